@@ -121,7 +121,7 @@ TEST: Sequence[Sequence[Lane]] = (
         ],
         [
             Part("check", ("make", "check"), 1200),
-            Part("pure and contract tests", (*PYTEST, *SIDE_BY_SIDE, "2", "-m", PURE, "tests", "e2e"), 3000),
+            Part("pure and contract tests", (*PYTEST, *SIDE_BY_SIDE, "2", "-m", PURE, "tests", "e2e"), 4500),
             Part("other real engines", (*PYTEST, "-m", "engine and not matrix", *OTHER_ENGINES), 2400),
         ],
     ],
@@ -137,20 +137,21 @@ MATRIX: Sequence[Sequence[Lane]] = (
             Part(
                 "every scenario on real pods",
                 (*PYTEST, "-s", "-m", "cluster", "e2e"),
-                7200,
+                10800,
                 needs_cluster=True,
             ),
+            Part("null GPUs", ("make", "test-nullgpu"), 7200),
         ],
         [
             Part(
                 "cases on real engines",
                 (*PYTEST, "-m", "engine and matrix", "tests"),
-                7200,
+                10800,
             ),
             Part(
                 "cases of processes",
                 (*PYTEST, *SIDE_BY_SIDE, "2", "-m", "matrix and not engine", "tests"),
-                7200,
+                10800,
             ),
         ],
     ],

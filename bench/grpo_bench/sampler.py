@@ -20,11 +20,11 @@ from grpo_runtime.fleet.fleet import Fleet, open_fleet
 from grpo_runtime.local.context import LocalContext
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.source import materialise_model
-from grpo_runtime.rollout.interface import GenerateRequest, Probe
+from grpo_runtime.rollouts.interface import GenerateRequest, Probe
+from grpo_runtime.rollouts.prompting import make_groups
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy, PolicyWeights
 from grpo_runtime.trainer.probe import TOLERANCES, probe_tokens
-from grpo_runtime.trainer.prompting import make_requests
 
 STEPS_PER_RUN = 4
 """The kernel counts CPU time in hundredths of a second, and a step takes some tens of them."""
@@ -140,7 +140,8 @@ class Sampler:
         return {f"{quantity} per step": amount / STEPS_PER_RUN for quantity, amount in amounts.items()}
 
     def _requests(self, step: int) -> list[GenerateRequest]:
-        return make_requests(self._prompts, step=step, run_config=self._run_config, tokenizer=self._tokenizer)
+        groups = make_groups(self._prompts, step=step, run_config=self._run_config, tokenizer=self._tokenizer)
+        return [request for group in groups for request in group.requests]
 
     def _num_calls(self, requests: Sequence[GenerateRequest]) -> int:
         """The number of calls in which the fleet sends the requests."""

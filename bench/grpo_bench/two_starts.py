@@ -23,7 +23,7 @@ from grpo_runtime.fleet.engine_client import Address, EngineClient
 from grpo_runtime.local.context import LocalContext
 from grpo_runtime.local.environments import rollout_environment
 from grpo_runtime.local.ports import LOOPBACK, free_ports
-from grpo_runtime.rollout.errors import EngineError
+from grpo_runtime.rollouts.errors import EngineError
 from grpo_runtime.settings import read_rollout_settings
 
 VLLM_SERVE = (sys.executable, "-m", "vllm.entrypoints.cli.main", "serve")

@@ -21,7 +21,7 @@ from grpo_gpu.shapes import Shape, peak_of
 from grpo_runtime.algorithm.logprobs import CHUNK_LOGITS
 from grpo_runtime.memory_plan.formulas import DDP, ModelSizes, StepSizes, fsdp2, training_bytes
 from grpo_runtime.memory_plan.model_sizes import model_sizes
-from grpo_runtime.rollout.interface import Rollout
+from grpo_runtime.rollouts.interface import Rollout
 from grpo_runtime.trainer.batch import Batch, make_batch
 from grpo_runtime.trainer.device import collective_backend
 from grpo_runtime.trainer.distributed import Ranks

@@ -16,7 +16,7 @@ from grpo_bench.random_model import random_model
 from grpo_runtime.model.char_tokenizer import char_tokenizer
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.lora import add_adapter
-from grpo_runtime.rollout.interface import Rollout
+from grpo_runtime.rollouts.interface import Rollout
 from grpo_runtime.trainer.batch import make_batch
 from grpo_runtime.trainer.checkpoint.contents import RunState, complete_checkpoint
 from grpo_runtime.trainer.checkpoint.host_copy import HostCopier

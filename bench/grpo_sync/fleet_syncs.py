@@ -14,7 +14,7 @@ from grpo_bench.example_job import require_all_alive
 from grpo_runtime.fleet.fleet import Fleet, open_fleet
 from grpo_runtime.local.context import LocalContext
 from grpo_runtime.model.load import load_policy, load_tokenizer
-from grpo_runtime.rollout.interface import Probe, SyncReport
+from grpo_runtime.rollouts.interface import Probe, SyncReport
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy, PolicyWeights
 from grpo_runtime.trainer.probe import TOLERANCES, probe_tokens

@@ -9,7 +9,7 @@ import torch
 from grpo_api.resolve import resolve_algorithm
 from grpo_api.v1alpha1.spec import AlgorithmSpec, Dtype, OptimizerSpec
 from grpo_bench.random_model import random_model
-from grpo_runtime.rollout.interface import Rollout
+from grpo_runtime.rollouts.interface import Rollout
 from grpo_runtime.trainer.batch import Batch, make_batch
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.learner import Learner

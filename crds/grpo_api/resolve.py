@@ -139,9 +139,8 @@ def _reward(reward: RewardSpec, *, num_cores: int, num_cores_of_models: int) -> 
 
 
 def _num_workers(reward: RewardSpec, *, num_cores: int) -> int:
-    """Processes that call a function; for a service, which waits for networks and not for our CPUs,
-    requests."""
-    if reward.service is not None:
+    """Processes that call a function; requests at the same time where the calls go to a network."""
+    if reward.is_remote:
         return REQUESTS_AT_A_TIME
     return max(1, min(num_cores, MOST_WORKERS)) if reward.is_worth_cores else 1
 
@@ -260,7 +259,7 @@ def weights_secrets_of(run: RunConfig) -> tuple[Volume, ...]:
 
 def secrets_of(run: RunConfig) -> tuple[Volume, ...]:
     """The Secrets that the first trainer pod mounts for its rewards, in a fixed order."""
-    return _in_order(reward.service.secret_volume for reward in run.rewards if reward.service is not None)
+    return _in_order(reward.secret_volume for reward in run.rewards)
 
 
 def credentials_of(run: RunConfig) -> tuple[Volume, ...]:

@@ -18,6 +18,13 @@ from grpo_scenarios.pace import slow_down
 
 pytestmark = [pytest.mark.cluster, pytest.mark.matrix]
 
+ELSEWHERE = "e2e-flood-elsewhere"
+PROMETHEUS = "networkPolicies.reportsFrom[0]"
+CHART_VALUES = {
+    rf"{PROMETHEUS}.namespaceSelector.matchLabels.kubernetes\.io/metadata\.name": ELSEWHERE,
+    rf"{PROMETHEUS}.podSelector.matchLabels.app\.kubernetes\.io/name": "prometheus",
+}
+
 JOB = "copy"
 PACE_SECONDS = 0.6
 """The job outlives the flood."""
@@ -26,7 +33,7 @@ FLOOD_SECONDS = 75
 ASK = """
 import sys, urllib.request
 try:
-    with urllib.request.urlopen(sys.argv[1], timeout=3) as answer:
+    with urllib.request.urlopen(sys.argv[1], timeout=15) as answer:
         print(answer.status)
 except TimeoutError:
     print("dropped")
@@ -52,7 +59,7 @@ def trainer(namespace: Namespace) -> Object:
 @pytest.fixture(scope="module")
 def elsewhere(namespace: Namespace) -> Iterator[Namespace]:
     """Another namespace, without an operator and without jobs."""
-    other = Namespace(target=namespace.target, name=f"{namespace.name}-elsewhere")
+    other = Namespace(target=namespace.target, name=ELSEWHERE)
     other.target.run_kubectl("delete", "namespace", other.name, "--ignore-not-found", "--wait")
     ensure_namespace(other.target, other.name)
     yield other
@@ -62,7 +69,7 @@ def elsewhere(namespace: Namespace) -> Iterator[Namespace]:
 def test_the_operator_and_prometheus_reach_the_reports_and_a_stranger_does_not(
     namespace: Namespace, elsewhere: Namespace, trainer: Object
 ) -> None:
-    # Each has its name as its label, and the chart's default selects that of Prometheus.
+    # each has its name as its label, and the release lets that of Prometheus in
     for name in ("prometheus", "stranger"):
         elsewhere.apply(bare_pod(name, ["sleep", "infinity"], image=namespace.target.runtime_image))
     elsewhere.kubectl("wait", "--for=condition=Ready", "pod/prometheus", "pod/stranger", "--timeout=60s")

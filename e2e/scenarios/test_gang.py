@@ -37,6 +37,8 @@ def test_two_trainer_pods_train_together_and_the_loss_of_one_restarts_both(names
 
 @pytest.mark.matrix
 def test_a_rank_that_is_stopped_in_another_pod_is_told_in_the_jobs_own_words(namespace: Namespace) -> None:
+    # the number of steps of a job cannot be changed
+    namespace.kubectl("delete", "grpojob", JOB, "--ignore-not-found")
     namespace.apply(two_trainer_pods(steps=4000))
     namespace.wait_for_step(JOB, 3)
     other = next(pod for pod in namespace.pods_of(JOB, "trainer") if name_of(pod).endswith("-1"))

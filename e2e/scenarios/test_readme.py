@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from grpo_demo.follow import condition
-from grpo_scenarios.namespace import Namespace
+from grpo_scenarios.namespace import Namespace, copy_job
 from grpo_scenarios.reader import Reader
-from grpo_scenarios.readme import README, commands, is_run_in_scenario
+from grpo_scenarios.readme import LOGS_OF_THE_FAILED_POD, README, commands, is_run_in_scenario
 
 pytestmark = [pytest.mark.cluster, pytest.mark.matrix]
 
@@ -63,3 +63,11 @@ def test_the_readme_shows_the_columns_that_kubectl_prints(reader: Reader) -> Non
     printed = reader.run("kubectl get grpojobs").splitlines()
     assert shown[0].split() == printed[0].split()
     assert len(shown[1].split()) == len(printed[1].split())
+
+
+def test_the_log_of_the_pod_that_failed_a_job_is_found(reader: Reader, namespace: Namespace) -> None:
+    failing = copy_job("failing", rollout={"replicas": 1})
+    failing["spec"]["rewards"] = [{"name": "mine", "function": "nowhere:reward"}]
+    namespace.apply(failing)
+    assert namespace.wait_for_finish("failing")["phase"] == "Failed"
+    assert "needs module nowhere" in reader.run(LOGS_OF_THE_FAILED_POD.replace(JOB, "failing"))

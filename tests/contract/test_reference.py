@@ -10,8 +10,8 @@ import torch
 import grpo_operator
 import grpo_runtime
 import grpo_runtime.fleet.engine_sync
+import grpo_runtime.rollouts.stream
 import grpo_runtime.trainer.loop
-import grpo_runtime.trainer.step_sampler
 from grpo_api.contract import endpoints, exit_codes, labels, learning_signal
 from grpo_api.contract.reasons import Reason
 from grpo_api.contract.versions import PolicyVersion
@@ -29,15 +29,15 @@ from grpo_runtime.engine.routes import ROUTES, Access
 from grpo_runtime.report.completions import completion_metrics
 from grpo_runtime.report.metric_names import OWN_METRICS, is_own_metric
 from grpo_runtime.report.sync import sync_metrics
-from grpo_runtime.rollout.interface import Rollout, SyncReport
+from grpo_runtime.rollouts.interface import Rollout, SyncReport
+from grpo_runtime.rollouts.journal.journal import CHECKSUM, DIFFERS, REPLAYED
+from grpo_runtime.rollouts.select import DROPPED, GENERATED, ROUNDS
+from grpo_runtime.rollouts.select import REWARD as GENERATED_REWARD
 from grpo_runtime.trainer.batch import make_batch
 from grpo_runtime.trainer.checkpoint import saver
 from grpo_runtime.trainer.evaluation import FAILED, OF_COMPLETIONS, PREFIX, REWARD
-from grpo_runtime.trainer.journal.step import CHECKSUM, DIFFERS, REPLAYED
 from grpo_runtime.trainer.loss_options import loss_options
 from grpo_runtime.trainer.prompt_selection import OVERLONG, UNREADABLE
-from grpo_runtime.trainer.selection import DROPPED, GENERATED, ROUNDS
-from grpo_runtime.trainer.selection import REWARD as GENERATED_REWARD
 from grpo_runtime.trainer.step_parts import divide_step
 
 from .reference_tables import PAGE, rewritten
@@ -183,7 +183,7 @@ def metric_names() -> set[str]:
             for phase in ["pack", "write", *phases_in(grpo_runtime.fleet.engine_sync.__file__), *PHASES]
         ),
         *(f"time/{phase}_seconds" for phase in phases_in(grpo_runtime.trainer.loop.__file__)),
-        *(f"time/{phase}_seconds" for phase in phases_in(grpo_runtime.trainer.step_sampler.__file__)),
+        *(f"time/{phase}_seconds" for phase in phases_in(grpo_runtime.rollouts.stream.__file__)),
         *(ROUNDS, GENERATED, DROPPED, GENERATED_REWARD),
         *("step_time", "num_tokens", "tokens_per_second", "loss", "grad_norm", "learning_rate"),
         *("skipped_updates", "entropy_coef"),

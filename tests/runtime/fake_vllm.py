@@ -13,13 +13,17 @@ from urllib.parse import parse_qs
 import torch
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engine import routes
-from grpo_runtime.serve.http import header, read_json, send_error, send_json
+from grpo_runtime.rollouts.errors import EngineError
+from grpo_runtime.rollouts.interface import Rollout, VersionSpan
+from grpo_runtime.rollouts.wire import EngineCall
+from grpo_runtime.serve.http import BadRequestError, read_json, send_error, send_json
 from grpo_runtime.weight_sync.interface import Receiver, WeightSyncError
 
 Happening = Callable[[], Awaitable[object]]
 NUM_TOKENS = 3
-WITH_BODY = (routes.GENERATE_PATH, routes.INIT_PATH, routes.UPDATE_PATH, routes.FINISH_PATH)
+WITH_BODY = (routes.INIT_PATH, routes.UPDATE_PATH, routes.FINISH_PATH)
 
 
 class RefusedError(Exception):
@@ -51,13 +55,13 @@ class FakeVLLM:
     logprob: float = -1.0
     """Of every token that it samples."""
     probe_logprob: float = -1.0
-    logprob_of_cores: Mapping[str | None, float] = field(default_factory=dict)
+    logprob_of_cores: Mapping[int | None, float] = field(default_factory=dict)
     """Of the cores whose probe has another logprob."""
     during: dict[str, Happening] = field(default_factory=dict)
     next_versions: deque[tuple[str, ...]] = field(default_factory=deque)
     reached: list[str] = field(default_factory=list)
-    completions_asked: list[Mapping[str, Any]] = field(default_factory=list)
-    """The bodies of generate calls that are no probes."""
+    asked: list[EngineCall] = field(default_factory=list)
+    """The calls for completions."""
     num_sampling: int = 0
     """Completions in work at this moment."""
     num_generated: int = 0
@@ -92,12 +96,9 @@ class FakeVLLM:
                 await self._let_happen(path)
                 return await self._metrics(scope, send)
             body = await read_json(receive) if path in WITH_BODY else {}
-            if path == routes.GENERATE_PATH:
-                answer = await self._generate(body, core=header(scope, routes.CORE_HEADER))
-            else:
-                await self._let_happen(path)
-                query = parse_qs(scope.get("query_string", b"").decode())
-                answer = self._verb(path, body, query=query)
+            await self._let_happen(path)
+            query = parse_qs(scope.get("query_string", b"").decode())
+            answer = self._verb(path, body, query=query)
         except RefusedError as error:
             if path == routes.UPDATE_PATH:
                 # vLLM ends an update that fails
@@ -192,63 +193,72 @@ class FakeVLLM:
             self.tensors = dict(self.receiver.take())
         self.weight_version = version
 
-    async def _generate(self, body: Mapping[str, Any], *, core: str | None) -> dict[str, Any]:
-        parameters, num_aborts = body["sampling_params"], self._num_aborts
-        if "prompt_logprobs" not in parameters:
-            self.completions_asked.append(body)
-        num_samples, first_version = parameters.get("n", 1), self.weight_version
+    async def logprobs(self, call: EngineCall) -> list[float]:
+        """The engine client's call for a probe, which the guard makes."""
+        self.reached.append(f"POST {routes.LOGPROBS_PATH}")
+        await self._let_happen_to_call(routes.LOGPROBS_PATH)
+        logprob = self.logprob_of_cores.get(call.core, self.probe_logprob)
+        return [logprob] * (len(call.token_ids) - 1)
+
+    async def sample(self, call: EngineCall, *, name: str) -> list[Rollout]:
+        """The engine client's call for completions, which the guard makes."""
+        self.reached.append(f"POST {routes.SAMPLE_PATH}")
+        self.asked.append(call)
+        num_samples, num_aborts = call.parameters.get("n", 1), self._num_aborts
+        first_version = self.weight_version
         self.num_sampling += num_samples
         try:
-            await self._let_happen(routes.GENERATE_PATH)
-            await self._running.wait()
+            await self._let_happen_to_call(routes.SAMPLE_PATH)
         finally:
             self.num_sampling -= num_samples
         self.num_generated += NUM_TOKENS * num_samples
+        if self._num_aborts != num_aborts:
+            raise EngineError("vLLM ended a completion by abort")
+        own = (first_version, *[self.weight_version] * (NUM_TOKENS - 1))
+        return [
+            self._rollout(call, seed=call.parameters["seed"] + index, own=own, engine=name)
+            for index in range(num_samples)
+        ]
+
+    async def _let_happen_to_call(self, path: str) -> None:
+        try:
+            await self._let_happen(path)
+        except RefusedError as error:
+            raise BadRequestError(str(error)) if error.status == 400 else error from error
+        await self._running.wait()
         if self.is_update_open:
             raise RefusedError("a request ran into half of the new weights")
-        if "prompt_logprobs" in parameters:
-            logprob = self.logprob_of_cores.get(core, self.probe_logprob)
-            entries = [{str(token): {"logprob": logprob}} for token in body["token_ids"][1:]]
-            return {"choices": [], "prompt_logprobs": [None, *entries]}
-        reason = "length" if self._num_aborts == num_aborts else "abort"
-        own = (first_version, *[self.weight_version] * (NUM_TOKENS - 1))
-        return {
-            "choices": [
-                self._choice(index, seed=parameters["seed"] + index, reason=reason, own=own)
-                for index in range(num_samples)
-            ]
-        }
 
-    def _choice(self, index: int, *, seed: int, reason: str, own: tuple[str, ...]) -> dict[str, Any]:
+    def _rollout(self, call: EngineCall, *, seed: int, own: tuple[str, ...], engine: str) -> Rollout:
         versions = self.next_versions.popleft() if self.next_versions else own
-        spans, start = [], 0
+        spans: list[VersionSpan] = []
         for version, tokens in groupby(versions):
-            end = start + len(list(tokens))
-            spans.append({"version": version, "start": start, "end": end})
-            start = end
-        return {
-            "index": index,
-            "token_ids": [seed + place for place in range(len(versions))],
-            "finish_reason": reason,
-            "logprobs": {"content": [{"logprob": self.logprob}] * len(versions)},
-            "weight_versions": spans,
-        }
+            start = spans[-1].end if spans else 0
+            spans.append(VersionSpan(PolicyVersion.parse(version), start, start + len(list(tokens))))
+        return Rollout(
+            prompt_ids=tuple(call.token_ids),
+            completion_ids=tuple(seed + place for place in range(len(versions))),
+            rollout_logprobs=(self.logprob,) * len(versions),
+            versions=tuple(spans),
+            is_terminated=False,
+            engine=engine,
+        )
 
 
 async def call_asgi(
     app: ASGIApp, vllm: FakeVLLM, *, method: str, path: str, query: bytes, headers: Any, parts: list[bytes]
 ) -> tuple[int, dict[str, Any]]:
     """Status and JSON of one request to `app`, whose body comes in `parts`."""
-    status, text = await call_asgi_for_text(
+    status, answer = await call_asgi_for_bytes(
         app, vllm, method=method, path=path, query=query, headers=headers, parts=parts
     )
-    return status, json.loads(text)
+    return status, json.loads(answer)
 
 
-async def call_asgi_for_text(
+async def call_asgi_for_bytes(
     app: ASGIApp, vllm: FakeVLLM, *, method: str, path: str, query: bytes, headers: Any, parts: list[bytes]
-) -> tuple[int, str]:
-    """Status and text of one request."""
+) -> tuple[int, bytes]:
+    """Status and answer of one request, whose caller stays."""
     scope = {
         "type": "http",
         "method": method,
@@ -260,10 +270,12 @@ async def call_asgi_for_text(
     waiting, sent = deque(parts), list[Any]()
 
     async def receive() -> dict[str, Any]:
+        if not waiting:
+            await asyncio.Event().wait()
         return {"type": "http.request", "body": waiting.popleft(), "more_body": bool(waiting)}
 
     async def send(message: Any) -> None:
         sent.append(message)
 
     await app(scope, receive, send)
-    return sent[0]["status"], sent[1]["body"].decode()
+    return sent[0]["status"], sent[1]["body"]

@@ -8,7 +8,7 @@ from weight_sources import FixedWeights
 
 from grpo_runtime.model.load import load_policy
 from grpo_runtime.model.weights import named_weights
-from grpo_runtime.rollout.interface import Probe
+from grpo_runtime.rollouts.interface import Probe
 
 PROBE_IDS = tuple(range(4, 68))
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from grpo_runtime.rollout.interface import Rollout
+from grpo_runtime.rollouts.interface import Rollout
 from grpo_runtime.trainer.batch import Batch, make_batch
 from grpo_runtime.trainer.strategy.interface import Strategy
 

@@ -18,6 +18,11 @@ NOT_RUN = {
 }
 """How the commands begin that no test runs, and why no test runs them."""
 
+LOGS_OF_THE_FAILED_POD = (
+    "kubectl logs $(kubectl get grpojob copy --output jsonpath='{.status.lastFailure.pod}')"
+)
+"""Of a job in which nothing has failed there is no such pod."""
+
 RUN_ELSEWHERE = {
     "make demo": "every scenario runs its parts: the cluster, the images, the chart",
     ".venv/bin/grpo-runtime validate examples/*.yaml": "tests/runtime/local/test_validate.py, on each",
@@ -29,6 +34,7 @@ RUN_ELSEWHERE = {
     "make test": ".ci/run runs it on each change",
     "make test-matrix": "`make test` runs a selection of its cases",
     "make help": "tests/contract/test_readme.py",
+    LOGS_OF_THE_FAILED_POD: "e2e/scenarios/test_readme.py, of a job that failed",
     ".venv/bin/grpo-runtime export grpo-runs/my-job --to s3://models/my-policy "
     "--endpoint https://minio.storage:9000": "tests/runtime/export/test_s3.py, to a server that it starts",
 }

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -17,16 +17,13 @@ from grpo_runtime.colocated.child_liveness import (
     reported,
     why_hung,
 )
-from grpo_runtime.colocated.child_messages import (
-    decode_error,
-    decode_finished,
-    encode_request,
-)
+from grpo_runtime.colocated.child_messages import decode_error
 from grpo_runtime.colocated.engine_process import ServingProcess, StartProcess
-from grpo_runtime.colocated.json_pipe import Message, receive, send
-from grpo_runtime.colocated.rank_engine import Completion, OnCompleted
-from grpo_runtime.rollout.errors import EngineError, EngineGoneError, EngineTimeoutError
-from grpo_runtime.rollout.interface import GenerateRequest
+from grpo_runtime.colocated.frame_pipe import Message, receive, send
+from grpo_runtime.rollouts.errors import EngineError, EngineGoneError, EngineTimeoutError
+from grpo_runtime.rollouts.frames import Frame
+from grpo_runtime.rollouts.interface import GenerateRequest, OnFinished, Rollout
+from grpo_runtime.rollouts.wire import read_completion, read_logprobs, request_frame
 from grpo_runtime.weight_sync.interface import Info
 
 logger = logging.getLogger(__name__)
@@ -50,13 +47,12 @@ class ChildEngine:
         """How many times the usual limits it has before it counts as hung."""
         self._limits = limits
         self._lock = threading.Lock()
-        self._reply: Future[Any] | None = None
+        self._reply: Future[list[Frame]] | None = None
         self._gone = ""
         self._why_killed = ""
-        self._finished: dict[int, Completion] = {}
-        self._on_completed: OnCompleted | None = None
-        self._num_sampling = 0
-        self._weight_version = ""
+        self._sampling: Sequence[GenerateRequest] = ()
+        self._finished: dict[int, Rollout] = {}
+        self._on_finished: OnFinished | None = None
         self._is_started = False
         self._is_closing = False
         self._signs = first_signs(time.monotonic())
@@ -81,13 +77,9 @@ class ChildEngine:
         return self._process.pid
 
     @property
-    def finished(self) -> Mapping[int, Completion]:
+    def finished(self) -> Mapping[int, Rollout]:
         """What the last call of `sample` has finished, by the index of the request; also when it failed."""
         return self._finished
-
-    def weight_version(self) -> str:
-        """What the child called its weights in its last answer."""
-        return self._weight_version
 
     def sleep(self, level: int) -> None:
         """See `LocalEngine`."""
@@ -102,28 +94,28 @@ class ChildEngine:
         self._call("reset_prefix_cache")
 
     def sample(
-        self, requests: Sequence[GenerateRequest], *, on_completed: OnCompleted | None = None
-    ) -> list[Completion]:
+        self, requests: Sequence[GenerateRequest], *, on_finished: OnFinished | None = None
+    ) -> list[Rollout]:
         """See `LocalEngine`."""
-        self._finished, self._on_completed = {}, on_completed
-        self._num_sampling = len(requests)
+        self._finished, self._on_finished = {}, on_finished
+        self._sampling = requests
         try:
-            self.ask("sample", requests=[encode_request(request) for request in requests]).result()
+            self._say({"call": "sample", "arguments": {}}, map(request_frame, requests)).result()
         finally:
-            self._num_sampling = 0
+            self._sampling = ()
         return [self._finished[index] for index in range(len(requests))]
 
     def num_unfinished(self) -> int:
         """See `LocalEngine`."""
-        return max(0, self._num_sampling - len(self._finished))
+        return max(0, len(self._sampling) - len(self._finished))
 
     def probe_logprobs(self, token_ids: Sequence[int]) -> list[float]:
         """See `LocalEngine`."""
-        found: list[float] = self._call("probe_logprobs", token_ids=token_ids)
-        return found
+        [frame] = self._call("probe_logprobs", token_ids=token_ids)
+        return read_logprobs(frame)
 
-    def ask(self, call: str, **arguments: Any) -> "Future[Any]":
-        """Begin a call; its result is the answer."""
+    def ask(self, call: str, **arguments: Any) -> "Future[list[Frame]]":
+        """Begin a call; its result is what comes with the answer."""
         return self._say({"call": call, "arguments": arguments})
 
     def close(self) -> None:
@@ -133,17 +125,17 @@ class ChildEngine:
         self._watcher.join()
         self._connection.close()
 
-    def _call(self, call: str, **arguments: Any) -> Any:
+    def _call(self, call: str, **arguments: Any) -> list[Frame]:
         return self._wait(self.ask(call, **arguments), what=call, seconds=self._limits.call_seconds)
 
-    def _wait(self, reply: "Future[Any]", *, what: str, seconds: float) -> Any:
+    def _wait(self, reply: "Future[list[Frame]]", *, what: str, seconds: float) -> list[Frame]:
         try:
             return reply.result(seconds)
         except TimeoutError as error:
             raise EngineTimeoutError(f"no answer to {what} within {seconds:g} s") from error
 
-    def _say(self, message: Mapping[str, Any]) -> "Future[Any]":
-        reply: Future[Any] = Future()
+    def _say(self, header: Mapping[str, Any], frames: Iterable[Frame] = ()) -> "Future[list[Frame]]":
+        reply: Future[list[Frame]] = Future()
         with self._lock:
             if self._gone:
                 raise EngineGoneError(self._gone)
@@ -151,9 +143,9 @@ class ChildEngine:
                 # its answer would be taken for that of the new one
                 raise EngineError("the call before this one has no answer yet")
             self._reply = reply
-            self._signs = call_began(self._signs, message.get("call", ""), now=time.monotonic())
+            self._signs = call_began(self._signs, header.get("call", ""), now=time.monotonic())
         try:
-            send(self._connection, message)
+            send(self._connection, header, frames)
         except OSError:
             # the child has ended, and the watcher says so in the reply
             logger.debug("the child closed its pipe before it read a call")
@@ -193,33 +185,35 @@ class ChildEngine:
             self._has_ended()
 
     def _take(self, message: Message) -> None:
-        if "finished" in message:
-            index, completion = decode_finished(message)
-            self._finished[index] = completion
-            if self._on_completed is not None:
-                self._on_completed(index, completion)
-        elif "num_steps" in message:
+        header = message.header
+        if "finished" in header:
+            index = header["finished"]
+            [frame] = message.frames
+            rollout = read_completion(frame, prompt_ids=self._sampling[index].prompt_ids)
+            self._finished[index] = rollout
+            if self._on_finished is not None:
+                self._on_finished(index, rollout)
+        elif "num_steps" in header:
             with self._lock:
-                self._signs = reported(self._signs, message["num_steps"], now=time.monotonic())
+                self._signs = reported(self._signs, header["num_steps"], now=time.monotonic())
         else:
             self._resolve(message)
 
     def _resolve(self, message: Message) -> None:
+        is_done = "error" not in message.header
         with self._lock:
             reply, self._reply = self._reply, None
-            self._signs = call_ended(self._signs, is_done="error" not in message, now=time.monotonic())
+            self._signs = call_ended(self._signs, is_done=is_done, now=time.monotonic())
             if not self._is_started:
                 # nothing was expected of it until now
                 self._is_started, self._signs = True, first_signs(time.monotonic())
-        if "error" not in message:
-            self._weight_version = message["weight_version"]
         # whoever waited may have given up
         if reply is None or not reply.set_running_or_notify_cancel():
             return
-        if "error" in message:
-            reply.set_exception(decode_error(message))
+        if is_done:
+            reply.set_result(message.frames)
         else:
-            reply.set_result(message["answer"])
+            reply.set_exception(decode_error(message.header))
 
     def _end_if_hung(self) -> None:
         if not self._is_started or self._why_killed:

@@ -11,22 +11,20 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from grpo_api.contract.run_config import parse_run_config
-from grpo_runtime.colocated.child_messages import (
-    decode_request,
-    encode_error,
-    encode_finished,
-)
-from grpo_runtime.colocated.json_pipe import Message, receive, send
-from grpo_runtime.colocated.rank_engine import Completion, LocalEngine
+from grpo_runtime.colocated.child_messages import encode_error
+from grpo_runtime.colocated.frame_pipe import Message, receive, send
+from grpo_runtime.colocated.rank_engine import LocalEngine
 from grpo_runtime.process.lasting_imports import lasting_imports
 from grpo_runtime.process.parent_death import die_with
-from grpo_runtime.rollout.interface import GenerateRequest
+from grpo_runtime.rollouts.frames import Frame
+from grpo_runtime.rollouts.interface import GenerateRequest, Rollout
+from grpo_runtime.rollouts.wire import completion_frame, logprobs_frame, read_request
 
 BEAT_SECONDS = 1.0
 """How often the rank is told how many steps the engine has taken."""
@@ -40,12 +38,12 @@ class EngineOfChild(LocalEngine, Protocol):
         """Steps it has taken since it was made. May be called in another thread."""
         ...
 
-    def sample_each(self, requests: Sequence[GenerateRequest]) -> Iterator[tuple[int, Completion]]:
+    def sample_each(self, requests: Sequence[GenerateRequest]) -> Iterator[tuple[int, Rollout]]:
         """One completion for each request, with the index of its request, as they are finished."""
         ...
 
 
-MakeEngine = Callable[[Message], EngineOfChild]
+MakeEngine = Callable[[Mapping[str, Any]], EngineOfChild]
 """From what the rank starts it with to the engine."""
 
 
@@ -67,7 +65,7 @@ def serve(connection: Connection, *, make_engine: MakeEngine) -> int:
     cannot be made ends it too."""
     child = _Child(connection)
     try:
-        child.start(make_engine(receive(connection)))
+        child.start(make_engine(receive(connection).header))
     except Exception as error:
         traceback.print_exc()
         child.tell(encode_error(error))
@@ -91,31 +89,33 @@ class _Child:
     def start(self, engine: EngineOfChild) -> None:
         """Say that the engine is there, and from now on how many steps it has taken."""
         self._engine = engine
-        self._answer(None)
+        self.tell({})
         threading.Thread(target=self._beat, name="beat", daemon=True).start()
 
     def execute(self, message: Message) -> None:
         """Answer one call. An error is an answer too: whether to go on is for the rank to say."""
         try:
-            answer = self._call(message["call"], message["arguments"])
+            frames = self._call(message)
         except Exception as error:
             traceback.print_exc()
             self.tell(encode_error(error))
         else:
-            self._answer(answer)
+            self.tell({}, frames)
 
-    def tell(self, message: Message) -> None:
+    def tell(self, header: Mapping[str, Any], frames: Iterable[Frame] = ()) -> None:
         """Write to the rank. Raises OSError when it has ended."""
         with self._lock:
-            send(self._connection, message)
+            send(self._connection, header, frames)
 
-    def _call(self, name: str, arguments: Mapping[str, Any]) -> Any:
+    def _call(self, message: Message) -> list[Frame]:
         assert self._engine is not None
+        name, arguments = message.header["call"], message.header["arguments"]
         if name == "sample":
-            requests = [decode_request(request) for request in arguments["requests"]]
-            for index, completion in self._engine.sample_each(requests):
-                self.tell(encode_finished(index, completion))
-            return None
+            for index, rollout in self._engine.sample_each(list(map(read_request, message.frames))):
+                self.tell({"finished": index}, [completion_frame(rollout)])
+            return []
+        if name == "probe_logprobs":
+            return [logprobs_frame(self._engine.probe_logprobs(**arguments))]
         engine, channel = self._engine, self._engine.channel
         verbs: Mapping[str, Callable[..., Coroutine[Any, Any, None]]] = {
             "init": channel.init,
@@ -125,18 +125,15 @@ class _Child:
             "shutdown": channel.shutdown,
         }
         if name in verbs:
-            return asyncio.run(verbs[name](**arguments))
+            asyncio.run(verbs[name](**arguments))
+            return []
         calls: Mapping[str, Callable[..., Any]] = {
             "sleep": engine.sleep,
             "wake_up": engine.wake_up,
             "reset_prefix_cache": engine.reset_prefix_cache,
-            "probe_logprobs": engine.probe_logprobs,
         }
-        return calls[name](**arguments)
-
-    def _answer(self, answer: Any) -> None:
-        assert self._engine is not None
-        self.tell({"answer": answer, "weight_version": self._engine.weight_version()})
+        calls[name](**arguments)
+        return []
 
     def _beat(self) -> None:
         assert self._engine is not None
@@ -149,8 +146,8 @@ class _Child:
                 return
 
 
-def make_vllm_engine(message: Message) -> EngineOfChild:
-    """vLLM, for the RunConfig and the model's folder that the rank names.
+def make_vllm_engine(given: Mapping[str, Any]) -> EngineOfChild:
+    """vLLM, for the RunConfig and the model's folder that the rank names, and as the engine of that name.
 
     Raises UserError naming the argument when vLLM refuses the configuration.
     """
@@ -158,9 +155,9 @@ def make_vllm_engine(message: Message) -> EngineOfChild:
         from grpo_runtime.colocated.vllm_engine import VllmEngine
         from grpo_runtime.torch_threads import num_engine_threads, settle_num_threads
 
-    run_config = parse_run_config(message["run_config"])
+    run_config = parse_run_config(given["run_config"])
     settle_num_threads(num_engine_threads(run_config))
-    return VllmEngine(run_config, model_dir=Path(message["model_dir"]))
+    return VllmEngine(run_config, model_dir=Path(given["model_dir"]), name=given["name"])
 
 
 if __name__ == "__main__":

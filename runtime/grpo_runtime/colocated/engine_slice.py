@@ -6,9 +6,9 @@ from typing import Protocol
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.colocated.messages import Channel, GenerateCommand, Sampled, SyncCommand
-from grpo_runtime.colocated.rank_engine import Completion, OnCompleted, RankSync
-from grpo_runtime.rollout.interface import GenerateRequest, Probe
+from grpo_runtime.colocated.messages import Channel, GenerateCommand, SyncCommand
+from grpo_runtime.colocated.rank_engine import RankSync
+from grpo_runtime.rollouts.interface import GenerateRequest, OnFinished, Probe, Rollout
 from grpo_runtime.slices import slice_of
 from grpo_runtime.weight_sync.source import WeightSource
 
@@ -22,8 +22,6 @@ class EngineOfRank(Protocol):
     @property
     def is_starting_again(self) -> bool: ...
 
-    def weight_version(self) -> PolicyVersion: ...
-
     def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> RankSync: ...
 
     def rest(self) -> None: ...
@@ -32,9 +30,9 @@ class EngineOfRank(Protocol):
         self,
         requests: Sequence[GenerateRequest],
         *,
-        on_completed: OnCompleted | None = None,
+        on_finished: OnFinished | None = None,
         stays_awake: bool = False,
-    ) -> list[Completion]: ...
+    ) -> list[Rollout]: ...
 
 
 class EngineSlice:
@@ -81,24 +79,23 @@ class EngineSlice:
         """Let the engine sleep."""
         self._engine.rest()
 
-    def generate(
-        self, command: GenerateCommand, *, on_completed: Callable[[int, Sampled], None] | None = None
-    ) -> Sampled:
+    def generate(self, command: GenerateCommand, *, on_finished: OnFinished | None = None) -> list[Rollout]:
         """Sample the requests of this rank's engine. All ranks of an engine have the same completions.
 
-        `on_completed` gets each as it finishes, with the index among the engine's requests.
+        `on_finished` gets each as it finishes, with the index among the engine's requests.
         """
-        index = self.channel.rank // self.ranks_per_engine
-        own = command.requests[slice_of(len(command.requests), index=index, num_slices=self.num_engines)]
+        own = self.requests_of(self.channel.rank // self.ranks_per_engine, command)
+        return self._engine.generate(own, on_finished=on_finished, stays_awake=command.stays_awake)
 
-        def pass_on(index: int, completion: Completion) -> None:
-            assert on_completed is not None
-            on_completed(index, Sampled(self._engine.weight_version(), [completion]))
+    def requests_of(self, engine: int, command: GenerateCommand) -> Sequence[GenerateRequest]:
+        """What an engine, by its number, is to sample."""
+        requests = command.requests
+        return requests[slice_of(len(requests), index=engine, num_slices=self.num_engines)]
 
-        completions = self._engine.generate(
-            own, on_completed=pass_on if on_completed else None, stays_awake=command.stays_awake
-        )
-        return Sampled(self._engine.weight_version(), completions)
+
+def engine_name(number: int) -> str:
+    """What an engine of mode Colocated is called."""
+    return f"engine-{number}"
 
 
 def num_colocated_engines(run_config: RunConfig) -> int:

@@ -11,26 +11,26 @@ import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.colocated.engine_slice import EngineSlice
+from grpo_runtime.colocated.engine_slice import EngineSlice, engine_name
 from grpo_runtime.colocated.messages import (
+    Frames,
     GenerateCommand,
-    Message,
     RestCommand,
-    Sampled,
     SyncCommand,
     broadcast_message,
-    decode_sampled,
     decode_sync,
     encode_command,
     receive_message,
     receive_streamed,
 )
 from grpo_runtime.colocated.rank_engine import PHASES, RankSync
-from grpo_runtime.rollout.errors import EngineError, EngineTimeoutError
-from grpo_runtime.rollout.interface import (
+from grpo_runtime.rollouts.errors import EngineError, EngineTimeoutError
+from grpo_runtime.rollouts.frames import Frame
+from grpo_runtime.rollouts.interface import (
     FailedSyncs,
     GenerateRequest,
     Generation,
@@ -38,10 +38,21 @@ from grpo_runtime.rollout.interface import (
     Probe,
     Rollout,
     SyncReport,
-    VersionSpan,
 )
+from grpo_runtime.rollouts.wire import read_completion, read_completions
 from grpo_runtime.slices import slice_of
 from grpo_runtime.weight_sync.source import WeightSource
+
+
+@dataclass
+class _Call:
+    """A running call of `generate`. Only `generation` changes it."""
+
+    parts: Sequence[range]
+    """Which requests are whose, by engine."""
+    finished_at: float
+    """When a sample was last seen to be finished, or else when the call began."""
+    num_done: int = 0
 
 
 class ColocatedEngines:
@@ -63,10 +74,7 @@ class ColocatedEngines:
         self._num_finished = num_finished
         self._is_starting_again = is_starting_again
         self._clock = clock
-        self._num_requests = 0
-        """Of the running call of `generate`; 0 when none runs."""
-        self._last_num_done = 0
-        self._finished_at = 0.0
+        self._running: _Call | None = None
         self._sync_timeout_seconds = sync_timeout_seconds
         self._version: PolicyVersion | None = None
         self._thread = ThreadPoolExecutor(
@@ -105,7 +113,7 @@ class ColocatedEngines:
         slowest = map(max, zip(*(sync.phase_seconds for sync in syncs), strict=True))
         return SyncReport(
             version=version,
-            synced=tuple(self._name(index) for index in range(self._slice.num_engines)),
+            synced=tuple(engine_name(index) for index in range(self._slice.num_engines)),
             failed={},
             num_bytes=syncs[0].num_bytes,
             phase_seconds=dict(zip(PHASES, slowest, strict=True)),
@@ -128,38 +136,33 @@ class ColocatedEngines:
         if self._version is None:
             raise RuntimeError("the engines have no weights yet: call sync before generate")
         command = GenerateCommand(requests, is_streamed=on_finished is not None, stays_awake=stays_awake)
-        self._num_requests, self._last_num_done = len(requests), 0
-        self._finished_at = self._clock()
         # now, because a stop may end this call before the thread begins with it
-        parts = self._parts()
+        self._running = call = _Call(self._parts(len(requests)), finished_at=self._clock())
         try:
-            sampled = await asyncio.wrap_future(
-                self._thread.submit(self._lead_generate, command, on_finished, parts)
+            return await asyncio.wrap_future(
+                self._thread.submit(self._lead_generate, command, on_finished, call.parts)
             )
         finally:
-            self._num_requests = 0
-        rollouts: list[Rollout] = []
-        for index, one in enumerate(sampled):
-            own = requests[slice_of(len(requests), index=index, num_slices=self._slice.num_engines)]
-            rollouts += self._rollouts(own, one, engine=self._name(index))
-        return rollouts
+            self._running = None
 
     def generation(self) -> Generation | None:
         """See `Engines.generation`."""
-        if self._num_requests == 0:
+        call = self._running
+        if call is None:
             return None
         finished = self._num_finished()[:: self._slice.ranks_per_engine]
-        left = [max(0, len(part) - done) for part, done in zip(self._parts(), finished, strict=True)]
-        num_done = self._num_requests - sum(left)
-        if num_done != self._last_num_done:
-            self._last_num_done, self._finished_at = num_done, self._clock()
+        left = [max(0, len(part) - done) for part, done in zip(call.parts, finished, strict=True)]
+        num_samples = sum(map(len, call.parts))
+        num_done = num_samples - sum(left)
+        if num_done != call.num_done:
+            call.num_done, call.finished_at = num_done, self._clock()
         return Generation(
-            num_samples=self._num_requests,
+            num_samples=num_samples,
             num_done=num_done,
-            quiet_seconds=self._clock() - self._finished_at,
-            given={self._name(index): number for index, number in enumerate(left) if number},
+            quiet_seconds=self._clock() - call.finished_at,
+            given={engine_name(index): number for index, number in enumerate(left) if number},
             starting_again=tuple(
-                self._name(index) for index, is_so in enumerate(self._is_starting_again()) if is_so
+                engine_name(index) for index, is_so in enumerate(self._is_starting_again()) if is_so
             ),
         )
 
@@ -186,66 +189,63 @@ class ColocatedEngines:
 
     def _lead_generate(
         self, command: GenerateCommand, on_finished: OnFinished | None, parts: Sequence[range]
-    ) -> list[Sampled]:
-        """What every engine sampled, once all ranks are done. `parts` says which requests are whose."""
+    ) -> list[Rollout]:
+        """What all engines sampled, once all ranks are done. `parts` says which requests are whose."""
         broadcast_message(encode_command(command), channel=self._slice.channel)
-        if on_finished is not None:
-            return self._lead_streamed(command, on_finished, parts)
-        own = self._slice.generate(command)
+        if on_finished is None:
+            own = self._slice.generate(command)
+            answers = self._answers()
+        else:
+            own, answers = self._lead_streamed(command, on_finished, parts)
         per_engine = self._slice.ranks_per_engine
         # only the first rank of each engine returns completions; rank 0's are in `own`
-        firsts = self._answers()[per_engine - 1 :: per_engine]
-        return [own, *(decode_sampled(answer) for answer in firsts)]
+        firsts = answers[per_engine - 1 :: per_engine]
+        others = [
+            read_completions(answer, of=[command.requests[place] for place in part])
+            for answer, part in zip(firsts, parts[1:], strict=True)
+        ]
+        rollouts = [rollout for rollouts in (own, *others) for rollout in rollouts]
+        for rollout in rollouts:
+            if not self._is_newest(rollout):
+                found = ", ".join(str(span.version) for span in rollout.versions)
+                raise EngineError(f"{rollout.engine} sampled with weights {found}, not {self._version}")
+        return rollouts
 
     def _lead_streamed(
         self, command: GenerateCommand, on_finished: OnFinished, parts: Sequence[range]
-    ) -> list[Sampled]:
-        """The same, when every completion is passed on as it finishes: what another engine says is read in a
-        thread while that of this rank samples."""
+    ) -> tuple[list[Rollout], list[Frames]]:
+        """What the engine of this rank sampled, and the answers of the others. Every completion is passed on
+        as it finishes: what another engine says is read in a thread while that of this rank samples."""
         channel, per_engine = self._slice.channel, self._slice.ranks_per_engine
 
-        def pass_on(engine: int, index: int, sampled: Sampled) -> None:
-            place = parts[engine][index]
-            [rollout] = self._rollouts([command.requests[place]], sampled, engine=self._name(engine))
-            on_finished(place, rollout)
+        def pass_on(engine: int, index: int, rollout: Rollout) -> None:
+            # one of other weights ends the call when the whole of it is looked at
+            if self._is_newest(rollout):
+                on_finished(parts[engine][index], rollout)
 
-        def read(rank: int) -> Message:
-            own = functools.partial(pass_on, rank // per_engine)
-            return receive_streamed(own, channel=channel, rank=rank)
+        def read_and_pass_on(engine: int, index: int, frame: Frame) -> None:
+            request = command.requests[parts[engine][index]]
+            pass_on(engine, index, read_completion(frame, prompt_ids=request.prompt_ids))
+
+        def read(rank: int) -> Frames:
+            of_engine = functools.partial(read_and_pass_on, rank // per_engine)
+            return receive_streamed(of_engine, channel=channel, rank=rank)
 
         answers = [self._readers.submit(read, rank) for rank in range(1, channel.world_size)]
-        own = self._slice.generate(command, on_completed=functools.partial(pass_on, 0))
-        firsts = [answer.result() for answer in answers][per_engine - 1 :: per_engine]
-        return [own, *(decode_sampled(answer) for answer in firsts)]
+        own = self._slice.generate(command, on_finished=functools.partial(pass_on, 0))
+        return own, [answer.result() for answer in answers]
 
-    def _answers(self) -> list[Message]:
+    def _answers(self) -> list[Frames]:
         """The answers of ranks 1, 2, ..."""
         channel = self._slice.channel
         return [receive_message(channel=channel, rank=rank) for rank in range(1, channel.world_size)]
 
-    def _rollouts(
-        self, requests: Sequence[GenerateRequest], sampled: Sampled, *, engine: str
-    ) -> list[Rollout]:
-        if sampled.version != self._version:
-            raise EngineError(f"{engine} sampled with weights {sampled.version}, not {self._version}")
-        return [
-            Rollout(
-                prompt_ids=request.prompt_ids,
-                completion_ids=completion.token_ids,
-                rollout_logprobs=completion.logprobs,
-                versions=(VersionSpan(sampled.version, start=0, end=len(completion.token_ids)),),
-                is_terminated=completion.is_terminated,
-                engine=engine,
-            )
-            for request, completion in zip(requests, sampled.completions, strict=True)
-        ]
+    def _is_newest(self, rollout: Rollout) -> bool:
+        return all(span.version == self._version for span in rollout.versions)
 
-    def _parts(self) -> list[range]:
-        """Which requests are whose, by engine."""
-        every, num_engines = range(self._num_requests), self._slice.num_engines
+    def _parts(self, num_requests: int) -> list[range]:
+        """Which of so many requests are whose, by engine."""
+        every, num_engines = range(num_requests), self._slice.num_engines
         return [
             every[slice_of(len(every), index=index, num_slices=num_engines)] for index in range(num_engines)
         ]
-
-    def _name(self, index: int) -> str:
-        return f"engine-{index}"

@@ -8,19 +8,19 @@ import threading
 from grpo_runtime.colocated.engine_slice import EngineSlice
 from grpo_runtime.colocated.messages import (
     DONE,
+    Frames,
     GenerateCommand,
-    Message,
     RestCommand,
-    Sampled,
     SyncCommand,
     broadcast_message,
     decode_command,
-    encode_completed,
+    encode_finished,
     encode_last,
     encode_sampled,
     encode_sync,
     send_message,
 )
+from grpo_runtime.rollouts.interface import Rollout
 from grpo_runtime.weight_sync.source import WeightSource
 
 
@@ -61,17 +61,17 @@ class EngineExecutor:
             answer = self._generate(command)
         send_message(answer, channel=channel)
 
-    def _generate(self, command: GenerateCommand) -> Message:
+    def _generate(self, command: GenerateCommand) -> Frames:
         """One rank of an engine gives its completions, but every rank answers when it is done: training must
         not begin while an engine still gives its memory back."""
         if not command.is_streamed:
-            sampled = self._slice.generate(command)
-            return encode_sampled(sampled) if self._slice.is_first else DONE
+            rollouts = self._slice.generate(command)
+            return encode_sampled(rollouts) if self._slice.is_first else DONE
         if not self._slice.is_first:
             self._slice.generate(command)
             return encode_last(DONE)
 
-        def pass_on(index: int, sampled: Sampled) -> None:
-            send_message(encode_completed(index, sampled), channel=self._slice.channel)
+        def pass_on(index: int, rollout: Rollout) -> None:
+            send_message(encode_finished(index, rollout), channel=self._slice.channel)
 
-        return encode_last(encode_sampled(self._slice.generate(command, on_completed=pass_on)))
+        return encode_last(encode_sampled(self._slice.generate(command, on_finished=pass_on)))

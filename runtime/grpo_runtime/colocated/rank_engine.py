@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.rollout.interface import GenerateRequest, Probe
-from grpo_runtime.rollout.sampling import probe_error
+from grpo_runtime.rollouts.interface import GenerateRequest, OnFinished, Probe, Rollout
+from grpo_runtime.rollouts.sampling import probe_error
 from grpo_runtime.torch_threads import engine_threads
 from grpo_runtime.weight_sync.deadlines import Deadlines
 from grpo_runtime.weight_sync.interface import ControlChannel, Failures, Peer, PreparedWeights, SenderSettings
@@ -26,19 +26,6 @@ ENGINE = "engine"
 """The only one that the sender of a rank serves."""
 PHASES = ("wake_weights", "transfer", "finish", "wake_kv_cache", "verify")
 """Of a sync, in order."""
-
-
-@dataclass(frozen=True)
-class Completion:
-    """The tokens sampled for one request, and the sampler's logprobs of them, in nats."""
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    is_terminated: bool
-
-
-OnCompleted = Callable[[int, Completion], None]
-"""Takes a completion as soon as it is finished, with the index of its request."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +47,6 @@ class LocalEngine(Protocol):
         """The verbs of weight transfer, as calls."""
         ...
 
-    def weight_version(self) -> str:
-        """What the last finished update was called."""
-        ...
-
     def sleep(self, level: int) -> None:
         """Give memory back: the KV cache, and the weights to the CPU (level 1) or for good (level 2)."""
         ...
@@ -77,8 +60,8 @@ class LocalEngine(Protocol):
         ...
 
     def sample(
-        self, requests: Sequence[GenerateRequest], *, on_completed: OnCompleted | None = None
-    ) -> list[Completion]:
+        self, requests: Sequence[GenerateRequest], *, on_finished: OnFinished | None = None
+    ) -> list[Rollout]:
         """One completion for each request, in their order."""
         ...
 
@@ -166,28 +149,24 @@ class RankEngine:
         self,
         requests: Sequence[GenerateRequest],
         *,
-        on_completed: OnCompleted | None = None,
+        on_finished: OnFinished | None = None,
         stays_awake: bool = False,
-    ) -> list[Completion]:
+    ) -> list[Rollout]:
         """Sample all requests. The engine sleeps afterwards, because training follows, unless it is to stay
         awake for another call."""
         self._num_sampled, self._num_sampling = 0, len(requests)
         with engine_threads(self._num_threads):
-            completions = self._engine.sample(requests, on_completed=on_completed) if requests else []
-        self._num_sampled, self._num_sampling = len(completions), 0
+            rollouts = self._engine.sample(requests, on_finished=on_finished) if requests else []
+        self._num_sampled, self._num_sampling = len(rollouts), 0
         if not stays_awake:
             self.rest()
-        return completions
+        return rollouts
 
     def rest(self) -> None:
         """Let the engine sleep, because training follows. It serves again after the next sync."""
         if self._sleep_level > 0 and not self._is_asleep:
             self._engine.sleep(self._sleep_level)
             self._is_asleep = True
-
-    def weight_version(self) -> PolicyVersion:
-        """The version of the engine's weights, as the engine reports it."""
-        return PolicyVersion.parse(self._engine.weight_version())
 
     def close(self) -> None:
         """Let go of the connection by which weights travel."""

@@ -11,15 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.colocated.rank_engine import (
-    Completion,
-    LocalEngine,
-    OnCompleted,
-    RankEngine,
-    RankSync,
-)
-from grpo_runtime.rollout.errors import EngineError
-from grpo_runtime.rollout.interface import GenerateRequest, Probe
+from grpo_runtime.colocated.rank_engine import LocalEngine, RankEngine, RankSync
+from grpo_runtime.rollouts.errors import EngineError
+from grpo_runtime.rollouts.interface import GenerateRequest, OnFinished, Probe, Rollout
 from grpo_runtime.weight_sync.interface import WeightSyncError
 from grpo_runtime.weight_sync.registry import Backend
 from grpo_runtime.weight_sync.source import WeightSource
@@ -39,7 +33,7 @@ class ReplaceableEngine(LocalEngine, Protocol):
     patience: float
 
     @property
-    def finished(self) -> Mapping[int, Completion]:
+    def finished(self) -> Mapping[int, Rollout]:
         """What the last call of `sample` has finished, by the index of the request; also when it failed."""
         ...
 
@@ -79,7 +73,6 @@ class RecoveringEngine:
         self._num_failures = 0
         self._num_done = 0
         """Samples of this step that lost engines have finished."""
-        self._version = ""
         self._is_starting_again = False
         self._engine: ReplaceableEngine | None = None
         self._rank_engine: RankEngine | None = None
@@ -95,10 +88,6 @@ class RecoveringEngine:
     def is_starting_again(self) -> bool:
         """Whether an engine was lost and the next one does not serve yet. May be read in another thread."""
         return self._is_starting_again
-
-    def weight_version(self) -> PolicyVersion:
-        """The version that sampled last, as the engine reported it."""
-        return PolicyVersion.parse(self._version)
 
     def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> RankSync:
         """See `RankEngine.sync`. Raises EngineError when one engine after the other is lost."""
@@ -122,28 +111,28 @@ class RecoveringEngine:
         self,
         requests: Sequence[GenerateRequest],
         *,
-        on_completed: OnCompleted | None = None,
+        on_finished: OnFinished | None = None,
         stays_awake: bool = False,
-    ) -> list[Completion]:
+    ) -> list[Rollout]:
         """See `RankEngine.generate`. Raises EngineError when one engine after the other is lost."""
-        done: dict[int, Completion] = {}
+        done: dict[int, Rollout] = {}
         self._num_done = 0
         while True:
             places = [index for index in range(len(requests)) if index not in done]
             try:
-                completions = self._serving().generate(
+                rollouts = self._serving().generate(
                     [requests[index] for index in places],
-                    on_completed=_placed(on_completed, places),
+                    on_finished=_placed(on_finished, places),
                     stays_awake=stays_awake,
                 )
-                done |= zip(places, completions, strict=True)
+                done |= zip(places, rollouts, strict=True)
                 self._num_failures = 0
                 self._be_patient()
                 break
             except (EngineError, WeightSyncError) as error:
                 # without requests nothing was sampled, and what it says it has finished is of another step
                 finished = self._finished() if places else {}
-                done |= {places[index]: completion for index, completion in finished.items()}
+                done |= {places[index]: rollout for index, rollout in finished.items()}
                 self._num_done = len(done)
                 if finished:
                     self._num_failures = 0
@@ -174,9 +163,7 @@ class RecoveringEngine:
             self._engine.patience = 2.0**self._num_failures
 
     def _load(self, newest: _Newest) -> RankSync:
-        engine = self._current()
-        sync = engine.sync(newest.weights, version=newest.version, probe=newest.probe)
-        self._version = str(engine.weight_version())
+        sync = self._current().sync(newest.weights, version=newest.version, probe=newest.probe)
         self._is_starting_again = False
         return sync
 
@@ -194,7 +181,7 @@ class RecoveringEngine:
                 )
         return self._current()
 
-    def _finished(self) -> Mapping[int, Completion]:
+    def _finished(self) -> Mapping[int, Rollout]:
         """What the engine that is lost has finished of its last call."""
         return {} if self._engine is None else dict(self._engine.finished)
 
@@ -217,8 +204,8 @@ class RecoveringEngine:
         logger.warning("the engine of this rank is lost and started again: %s", error)
 
 
-def _placed(on_completed: OnCompleted | None, places: Sequence[int]) -> OnCompleted | None:
+def _placed(on_finished: OnFinished | None, places: Sequence[int]) -> OnFinished | None:
     """For the requests at these places of all requests."""
-    if on_completed is None:
+    if on_finished is None:
         return None
-    return lambda index, completion: on_completed(places[index], completion)
+    return lambda index, rollout: on_finished(places[index], rollout)

@@ -13,18 +13,17 @@ from typing import Any
 from vllm import LLM, SamplingParams
 from vllm.engine.arg_utils import EngineArgs
 from vllm.inputs import tokens_input
-from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.colocated.gpu_fraction import fraction_of_gpu, read_gpu_memory
-from grpo_runtime.colocated.rank_engine import Completion, OnCompleted
 from grpo_runtime.engine.argument_parser import checked, parse_arguments
 from grpo_runtime.engine.arguments import in_process_arguments, is_cpu_build, with_user_arguments
 from grpo_runtime.engine.model_class import register_model
+from grpo_runtime.engine.vllm_sampling import flat_logprobs, rollout_of, vllm_parameters
 from grpo_runtime.errors import UserError
-from grpo_runtime.rollout.errors import EngineError
-from grpo_runtime.rollout.interface import GenerateRequest
-from grpo_runtime.rollout.sampling import PROBE_PARAMETERS, sampling_parameters
+from grpo_runtime.rollouts.errors import EngineError
+from grpo_runtime.rollouts.interface import GenerateRequest, OnFinished, Rollout
+from grpo_runtime.rollouts.sampling import PROBE_PARAMETERS, sampling_parameters
 from grpo_runtime.torch_threads import engine_threads, num_engine_threads
 from grpo_runtime.weight_sync.interface import Info, WeightSyncError
 
@@ -64,17 +63,14 @@ class VllmEngine:
     Raises UserError naming the argument when vLLM refuses the configuration, and as `fraction_of_gpu` does.
     """
 
-    def __init__(self, run_config: RunConfig, *, model_dir: Path) -> None:
+    def __init__(self, run_config: RunConfig, *, model_dir: Path, name: str) -> None:
+        self._name = name
         self._sampling = {False: run_config.sampling, True: run_config.evaluation_sampling}
         self._llm = _start(run_config, model_dir=model_dir)
         # at each sleep and wake, three times a step, it warns that it frees nothing
         logging.getLogger(_CPU_WORKER_LOGGER).setLevel(logging.ERROR)
         self.channel = VllmChannel(self._llm)
         self.num_steps = 0
-
-    def weight_version(self) -> str:
-        """See `LocalEngine`."""
-        return str(self._llm.get_weight_version())
 
     def sleep(self, level: int) -> None:
         """See `LocalEngine`. On CPU vLLM frees nothing."""
@@ -90,20 +86,23 @@ class VllmEngine:
             raise EngineError("vLLM kept cached prefixes of older weights")
 
     def sample(
-        self, requests: Sequence[GenerateRequest], *, on_completed: OnCompleted | None = None
-    ) -> list[Completion]:
+        self, requests: Sequence[GenerateRequest], *, on_finished: OnFinished | None = None
+    ) -> list[Rollout]:
         """See `LocalEngine`."""
-        finished: dict[int, Completion] = {}
-        for index, completion in self.sample_each(requests):
-            finished[index] = completion
-            if on_completed is not None:
-                on_completed(index, completion)
+        finished: dict[int, Rollout] = {}
+        for index, rollout in self.sample_each(requests):
+            finished[index] = rollout
+            if on_finished is not None:
+                on_finished(index, rollout)
         return [finished[index] for index in range(len(requests))]
 
-    def sample_each(self, requests: Sequence[GenerateRequest]) -> Iterator[tuple[int, Completion]]:
+    def sample_each(self, requests: Sequence[GenerateRequest]) -> Iterator[tuple[int, Rollout]]:
         """See `EngineOfChild`."""
         for index, answer in self._generate(self._with_parameters(requests)):
-            yield index, completion_of(answer.outputs[0])
+            yield (
+                index,
+                rollout_of(answer.outputs[0], prompt_ids=requests[index].prompt_ids, engine=self._name),
+            )
 
     def num_unfinished(self) -> int:
         """See `LocalEngine`."""
@@ -111,7 +110,7 @@ class VllmEngine:
 
     def probe_logprobs(self, token_ids: Sequence[int]) -> list[float]:
         """See `LocalEngine`."""
-        [(_, answer)] = self._generate([(token_ids, _sampling_params(PROBE_PARAMETERS))])
+        [(_, answer)] = self._generate([(token_ids, vllm_parameters(PROBE_PARAMETERS))])
         # there is none of the first token
         return flat_logprobs(answer.prompt_logprobs, of=token_ids[1:])
 
@@ -123,7 +122,7 @@ class VllmEngine:
         for request in requests:
             kind = request.is_evaluation, request.max_tokens
             if kind not in made:
-                made[kind] = _sampling_params(
+                made[kind] = vllm_parameters(
                     sampling_parameters(
                         self._sampling[request.is_evaluation],
                         seed=request.seed,
@@ -173,37 +172,3 @@ def _start(run_config: RunConfig, *, model_dir: Path) -> Any:
     except Exception as error:
         cause = f"{type(error).__name__}: {error}".splitlines()[0]
         raise EngineError(f"vLLM did not start{with_user_arguments(given)}: {cause}") from error
-
-
-def _sampling_params(given: dict[str, Any]) -> SamplingParams:
-    constraint = given.get("structured_outputs")
-    structured = {"structured_outputs": StructuredOutputsParams(**constraint)} if constraint else {}
-    return SamplingParams(
-        **given | structured,
-        output_kind=RequestOutputKind.FINAL_ONLY,
-        # in lists, and not in a dictionary and an object for each token
-        flat_logprobs=True,
-        # vLLM copies parameters for each request, which in depth takes longer than all else it does with one
-        # before it computes
-        skip_clone=True,
-    )
-
-
-def completion_of(output: Any) -> Completion:
-    """What vLLM sampled for a request with flat logprobs. Raises EngineError when neither the end-of-sequence
-    token nor the limit ended it, and as `flat_logprobs` does."""
-    if output.finish_reason not in ("stop", "length"):
-        raise EngineError(f"vLLM ended a completion by {output.finish_reason}")
-    return Completion(
-        token_ids=tuple(output.token_ids),
-        logprobs=tuple(flat_logprobs(output.logprobs, of=output.token_ids)),
-        is_terminated=output.finish_reason == "stop",
-    )
-
-
-def flat_logprobs(found: Any, *, of: Sequence[int]) -> list[float]:
-    """The logprobs (nats) in vLLM's lists, one for each token. Raises EngineError when they are of other
-    tokens."""
-    if found.token_ids != list(of):
-        raise EngineError(f"vLLM gave {len(found.token_ids)} logprobs, not those of the {len(of)} tokens")
-    return list(found.logprobs)

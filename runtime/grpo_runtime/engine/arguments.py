@@ -55,8 +55,6 @@ def server_arguments(
         ),
         "--host", host,
         "--port", str(port),
-        # token ids in and out
-        "--enable-scale-out",
         "--middleware", GUARD,
         "--disable-uvicorn-access-log",
         "--disable-fastapi-docs",

@@ -11,10 +11,11 @@ ATTEMPT_HEADER = "x-grpo-attempt"
 """On every admin call: the attempt of the trainer that calls. A lower one than seen before gets 409."""
 INSTANCE_HEADER = "x-grpo-instance"
 """On any call that is meant for one process: every other process answers 409, also its successor."""
-CORE_HEADER = "x-data-parallel-rank"
-"""vLLM's: which core of an engine generates, from 0. Without it vLLM chooses."""
 
-GENERATE_PATH = "/inference/v1/generate"
+SAMPLE_PATH = "/grpo/v1/sample"
+"""An `EngineCall` in, a completion out for each of its `n`, in the order of their seeds: frames."""
+LOGPROBS_PATH = "/grpo/v1/logprobs"
+"""An `EngineCall` in; out one frame with `logprobs` (nats, temperature 1) of the tokens after the first."""
 IDENTITY_PATH = "/grpo/v1/identity"
 ADMIT_PATH = "/grpo/v1/admit"
 REVOKE_PATH = "/grpo/v1/revoke"
@@ -43,13 +44,15 @@ OWN_ROUTES = {
     ("GET", ROLLOUT_LIVE_PATH): Access.OPEN,
     ("GET", ROLLOUT_READY_PATH): Access.OPEN,
     ("GET", IDENTITY_PATH): Access.ADMIN,
+    ("POST", SAMPLE_PATH): Access.DATA,
+    ("POST", LOGPROBS_PATH): Access.ADMIN,
     ("POST", ADMIT_PATH): Access.ADMIN,
     ("POST", REVOKE_PATH): Access.ADMIN,
 }
-"""Answered by the guard itself, also while a weight update blocks the engine."""
+"""Answered by the guard itself. Those that ask the engine for nothing are answered also while a weight
+update blocks it."""
 
 ENGINE_ROUTES = {
-    ("POST", GENERATE_PATH): Access.DATA,
     ("POST", PAUSE_PATH): Access.ADMIN,
     ("POST", RESUME_PATH): Access.ADMIN,
     ("GET", IS_PAUSED_PATH): Access.ADMIN,

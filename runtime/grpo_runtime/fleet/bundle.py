@@ -6,7 +6,7 @@ A call costs the engine's server and the trainer about 2 ms, as much as sampling
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from grpo_runtime.rollout.interface import GenerateRequest
+from grpo_runtime.rollouts.interface import GenerateRequest
 
 MAX_SAMPLES = 16
 """In one call; larger calls save little more."""

@@ -2,7 +2,7 @@
 
 from grpo_runtime.engine import routes
 from grpo_runtime.fleet.engine_client import EngineClient
-from grpo_runtime.rollout.errors import EngineError
+from grpo_runtime.rollouts.errors import EngineError
 from grpo_runtime.weight_sync.interface import Info, WeightSyncError
 
 

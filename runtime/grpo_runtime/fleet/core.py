@@ -14,17 +14,17 @@ from typing import Any
 from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.fleet import membership
+from grpo_runtime.fleet.answers import AnswerLimits, read_rollouts, sampling_call
 from grpo_runtime.fleet.bundle import Bundle, bundle
 from grpo_runtime.fleet.connections import open_session
 from grpo_runtime.fleet.dispatch import Dispatch, DispatchLimits
 from grpo_runtime.fleet.errors import BadAnswerError, EngineConflictError
-from grpo_runtime.fleet.generate_api import AnswerLimits, read_rollouts, sampling_body
 from grpo_runtime.fleet.membership import Member, MemberState
 from grpo_runtime.fleet.roster import Roster
 from grpo_runtime.fleet.settings import FleetSettings
 from grpo_runtime.fleet.syncer import FleetSyncer
-from grpo_runtime.rollout.errors import EngineGoneError, EngineTimeoutError, RolloutLostError
-from grpo_runtime.rollout.interface import (
+from grpo_runtime.rollouts.errors import EngineGoneError, EngineTimeoutError, RolloutLostError
+from grpo_runtime.rollouts.interface import (
     FailedSyncs,
     GenerateRequest,
     Generation,
@@ -192,15 +192,18 @@ class FleetCore:
         settings = self._settings
         sampling = settings.evaluation if bundle.is_evaluation else settings.sampling
         assert sampling is not None
-        body = sampling_body(bundle, sampling=sampling)
+        call = sampling_call(bundle, sampling=sampling)
         limits = AnswerLimits(bundle.max_tokens or sampling.max_tokens, self._vocab_size)
         max_bytes = limits.max_bytes(num_samples=bundle.num_samples)
         # no deadline: how long a completion takes is the user's choice, and the watcher sees
         # an engine that is dead or hung
         with self._roster.sampling(member.instance):
             client = self._roster.client(member)
-            answer = await client.generate(body, max_bytes=max_bytes, timeout_seconds=None)
-        rollouts = await read_rollouts(answer, bundle=bundle, engine=member.label, limits=limits)
+            answer = await client.sample(call, max_bytes=max_bytes)
+        # in a thread, because it may be large
+        rollouts = await asyncio.to_thread(
+            read_rollouts, answer, bundle=bundle, engine=member.label, limits=limits
+        )
         self._require_newest(rollouts)
         return rollouts
 

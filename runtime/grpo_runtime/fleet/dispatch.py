@@ -13,8 +13,8 @@ from typing import Protocol
 from grpo_runtime.errors import UserError
 from grpo_runtime.fleet.bundle import Bundle
 from grpo_runtime.fleet.errors import BadAnswerError, EngineRefusedError
-from grpo_runtime.rollout.errors import EngineError, RolloutLostError
-from grpo_runtime.rollout.interface import Generation, OnFinished, Rollout
+from grpo_runtime.rollouts.errors import EngineError, RolloutLostError
+from grpo_runtime.rollouts.interface import Generation, OnFinished, Rollout
 
 MAX_ENGINES_PER_REQUEST = 5
 """A request that failed so often is itself the cause."""

@@ -12,7 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engine import routes
 from grpo_runtime.fleet.errors import EngineConflictError, EngineRefusedError
-from grpo_runtime.rollout.errors import EngineGoneError, EngineTimeoutError
+from grpo_runtime.rollouts.errors import EngineGoneError, EngineTimeoutError
+from grpo_runtime.rollouts.frames import encode_frame
+from grpo_runtime.rollouts.wire import EngineCall
 from grpo_runtime.settings import Tokens
 
 CONNECT_TIMEOUT_SECONDS = 5.0
@@ -20,7 +22,7 @@ _NUM_TOKENS = "vllm:generation_tokens_total"
 _NUM_RUNNING = "vllm:num_requests_running"
 _MAX_ERROR_CHARACTERS = 500
 MAX_BYTES = 32 << 20
-"""Of an answer; those of metrics and of a probe are the largest besides completions."""
+"""Of an answer; that of metrics is the largest besides completions."""
 
 
 @dataclass(frozen=True, order=True)
@@ -140,30 +142,25 @@ class EngineClient:
         """One of vLLM's weight transfer verbs, by its path in `engine.routes`."""
         await self._admin("POST", path, body=body, timeout_seconds=timeout_seconds)
 
-    async def generate(
-        self,
-        body: Mapping[str, Any],
-        *,
-        is_probe: bool = False,
-        core: int | None = None,
-        max_bytes: int = MAX_BYTES,
-        timeout_seconds: float | None,
-    ) -> bytes:
-        """Token ids in, token ids out: see vLLM's /inference/v1/generate, and `generate_api` for what the
-        answer means, which may be large. Of an engine of several cores
-        `core` generates, from 0, or else one that vLLM chooses.
-
-        A probe passes before the engine is admitted. Without a timeout the caller watches the engine, and
-        cancels the call when the engine is lost.
-        """
-        token = self._tokens.admin if is_probe else self._tokens.data
+    async def sample(self, call: EngineCall, *, max_bytes: int) -> bytes:
+        """Completions, as frames: see `answers` for what they mean. There is no deadline: the caller watches
+        the engine, and cancels the call when the engine is lost."""
         return await self._request(
             "POST",
-            routes.GENERATE_PATH,
-            token=token,
-            body=body,
-            core=core,
+            routes.SAMPLE_PATH,
+            token=self._tokens.data,
+            data=encode_frame(call.frame()),
             max_bytes=max_bytes,
+            timeout_seconds=None,
+        )
+
+    async def logprobs(self, call: EngineCall, *, timeout_seconds: float) -> bytes:
+        """The logprobs of a call's tokens, as a frame. The engine answers also before it is admitted."""
+        return await self._request(
+            "POST",
+            routes.LOGPROBS_PATH,
+            token=self._tokens.admin,
+            data=encode_frame(call.frame()),
             timeout_seconds=timeout_seconds,
         )
 
@@ -189,20 +186,18 @@ class EngineClient:
         *,
         token: str,
         body: Mapping[str, Any] | None = None,
-        core: int | None = None,
+        data: bytes | None = None,
         max_bytes: int = MAX_BYTES,
         timeout_seconds: float | None,
     ) -> bytes:
         headers = {"Authorization": f"Bearer {token}", routes.ATTEMPT_HEADER: str(self._attempt)}
         if self.instance is not None:
             headers[routes.INSTANCE_HEADER] = self.instance
-        if core is not None:
-            headers[routes.CORE_HEADER] = str(core)
         timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=CONNECT_TIMEOUT_SECONDS)
         what = self._describe(method, path)
         try:
             async with self._session.request(
-                method, f"http://{self.address}{path}", json=body, headers=headers, timeout=timeout
+                method, f"http://{self.address}{path}", json=body, data=data, headers=headers, timeout=timeout
             ) as response:
                 answer = await _read(response, what=what, max_bytes=max_bytes)
                 if response.status != 200:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.fleet.answers import answered_probe_error, probe_call
 from grpo_runtime.fleet.control_channel import HttpChannel
 from grpo_runtime.fleet.engine_client import EngineClient
 from grpo_runtime.fleet.errors import BadAnswerError
-from grpo_runtime.fleet.generate_api import answered_probe_error, probe_body
-from grpo_runtime.rollout.errors import EngineError
-from grpo_runtime.rollout.interface import Probe
+from grpo_runtime.rollouts.errors import EngineError
+from grpo_runtime.rollouts.interface import Probe
 from grpo_runtime.weight_sync.deadlines import Deadlines
 from grpo_runtime.weight_sync.interface import (
     Failures,
@@ -157,7 +157,7 @@ class EngineSync:
         client, limit = self._clients[name], self._deadlines.timeout_seconds
         answers = await asyncio.gather(
             *(
-                client.generate(probe_body(probe), is_probe=True, core=core, timeout_seconds=limit)
+                client.logprobs(probe_call(probe, core=core), timeout_seconds=limit)
                 for core in range(self._cores_per_engine)
             )
         )

@@ -1,6 +1,6 @@
-"""How calls to an engine over HTTP can fail, beyond what `rollout.errors` has."""
+"""How calls to an engine over HTTP can fail, beyond what `rollouts.errors` has."""
 
-from grpo_runtime.rollout.errors import EngineError
+from grpo_runtime.rollouts.errors import EngineError
 
 
 class EngineRefusedError(EngineError):

@@ -8,15 +8,15 @@ import asyncio
 import faulthandler
 import logging
 import sys
-import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.fleet.core import FleetCore
 from grpo_runtime.fleet.settings import FleetSettings, fleet_settings
-from grpo_runtime.rollout.interface import (
+from grpo_runtime.process.loop_thread import LoopThread
+from grpo_runtime.rollouts.interface import (
     FailedSyncs,
     GenerateRequest,
     Generation,
@@ -29,8 +29,6 @@ from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.weight_sync.needed_gpu import find_usable_backend
 from grpo_runtime.weight_sync.registry import Backend
 from grpo_runtime.weight_sync.source import WeightSource
-
-T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -60,10 +58,8 @@ class Fleet:
         self, settings: FleetSettings, *, backend: Backend[Any], close_seconds: float = CLOSE_SECONDS
     ) -> None:
         self._close_seconds = close_seconds
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="fleet", daemon=True)
-        self._thread.start()
-        self._core = asyncio.run_coroutine_threadsafe(_make_core(settings, backend), self._loop).result()
+        self._thread = LoopThread("fleet")
+        self._core = self._thread.run_blocking(_make_core(settings, backend))
 
     @property
     def num_stale_answers(self) -> int:
@@ -86,7 +82,7 @@ class Fleet:
 
     async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
         """See `Engines.sync`. `weights` is read once, before this returns, in another thread."""
-        return await self._in_loop(self._core.sync(weights, version=version, probe=probe))
+        return await self._thread.run(self._core.sync(weights, version=version, probe=probe))
 
     async def rest(self) -> None:
         """Nothing to do: engines in other pods share no memory with the trainer."""
@@ -99,7 +95,7 @@ class Fleet:
         stays_awake: bool = False,
     ) -> list[Rollout]:
         """See `Engines.generate`. Engines in other pods are always awake."""
-        return await self._in_loop(self._core.generate(requests, on_finished=on_finished))
+        return await self._thread.run(self._core.generate(requests, on_finished=on_finished))
 
     def generation(self) -> Generation | None:
         """See `Engines.generation`."""
@@ -114,7 +110,7 @@ class Fleet:
         end."""
         try:
             async with asyncio.timeout(self._close_seconds):
-                await self._in_loop(self._core.close())
+                await self._thread.run(self._core.close())
         except TimeoutError:
             log.error(
                 "the fleet is not closed after %g s and is left running; every thread's stack:",
@@ -122,12 +118,7 @@ class Fleet:
             )
             faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
             return
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        await asyncio.to_thread(self._thread.join)
-        self._loop.close()
-
-    async def _in_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+        await self._thread.close()
 
 
 async def _make_core(settings: FleetSettings, backend: Backend[Any]) -> FleetCore:

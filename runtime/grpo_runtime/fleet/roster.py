@@ -18,7 +18,7 @@ from grpo_runtime.fleet.errors import EngineConflictError
 from grpo_runtime.fleet.liveness import Limits, Look, Signs
 from grpo_runtime.fleet.membership import Member, MemberState
 from grpo_runtime.fleet.settings import FleetSettings
-from grpo_runtime.rollout.errors import EngineError, EngineGoneError, EngineTimeoutError
+from grpo_runtime.rollouts.errors import EngineError, EngineGoneError, EngineTimeoutError
 
 log = logging.getLogger(__name__)
 

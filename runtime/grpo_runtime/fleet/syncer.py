@@ -16,8 +16,8 @@ from grpo_runtime.fleet import membership
 from grpo_runtime.fleet.engine_sync import EngineSync, EngineSyncReport, SyncFailedError, SyncJob
 from grpo_runtime.fleet.membership import Member, MemberState
 from grpo_runtime.fleet.roster import Roster
-from grpo_runtime.rollout.errors import EngineError, EngineTimeoutError
-from grpo_runtime.rollout.interface import FailedSyncs, Probe, SyncReport
+from grpo_runtime.rollouts.errors import EngineError, EngineTimeoutError
+from grpo_runtime.rollouts.interface import FailedSyncs, Probe, SyncReport
 from grpo_runtime.weight_sync.deadlines import Deadlines
 from grpo_runtime.weight_sync.interface import PreparedWeights, TooSlowError, WeightSyncError
 from grpo_runtime.weight_sync.registry import Backend, Reach

@@ -4,7 +4,7 @@ import zlib
 from array import array
 from collections.abc import Sequence
 
-from grpo_runtime.rollout.interface import Rollout
+from grpo_runtime.rollouts.interface import Rollout
 
 
 def completion_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:

@@ -9,7 +9,7 @@ from grpo_api.contract.progress import (
     EngineCounts,
     EngineNote,
 )
-from grpo_runtime.rollout.interface import FailedSyncs, Generation
+from grpo_runtime.rollouts.interface import FailedSyncs, Generation
 
 _MAX_FAILED = 2
 _MAX_OTHERS = 4

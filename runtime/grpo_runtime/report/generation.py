@@ -2,7 +2,7 @@
 
 from grpo_runtime.report.engine_notes import stopped_message
 from grpo_runtime.report.still import STILL_SECONDS, rounded_down
-from grpo_runtime.rollout.interface import Generation
+from grpo_runtime.rollouts.interface import Generation
 
 _MAX_ENGINES = 4
 

@@ -21,7 +21,7 @@ from grpo_runtime.report.sample import Sample
 from grpo_runtime.report.sink import OpenSink, SinkContext, StepRecord
 from grpo_runtime.report.sinks import SINKS
 from grpo_runtime.report.still import STILL_SECONDS
-from grpo_runtime.rollout.interface import Generation
+from grpo_runtime.rollouts.interface import Generation
 
 logger = logging.getLogger(__name__)
 

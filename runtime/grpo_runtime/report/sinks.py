@@ -1,4 +1,4 @@
-"""The sinks of every run: the only list of them. A new tracker is a file beside these and a row here."""
+"""The sinks of every run: the only list of them. Trackers, which a job names, are in `trackers`."""
 
 from grpo_runtime.report.metrics import MetricsFile
 from grpo_runtime.report.prometheus import PrometheusFile

@@ -1,7 +1,7 @@
 """Metrics of the weight sync before a step."""
 
 from grpo_runtime.report.sync_cost import ENGINES, PAUSED, RATE, SENT_BYTES, UPDATE_RATIO
-from grpo_runtime.rollout.interface import SyncReport
+from grpo_runtime.rollouts.interface import SyncReport
 
 
 def sync_metrics(sync: SyncReport) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Reward functions: the built-in ones, how a user's are found, and where they are called.
 
-`pool` has all of a run. Code is called in worker processes (`worker_group`, `process`, `worker`), so
-that one that hangs cannot hang the run; services are called over HTTP (`service`, `service_protocol`).
+`kinds` has a row for each kind, and `pool` all functions of a run. Code is called in worker processes
+(`worker_group`, `worker`), so that one that hangs cannot hang the run; services are called over HTTP
+(`service`, `service_protocol`).
 `tolerance` says which failures end a run. How rewards become advantages is in `algorithm`.
 """

@@ -16,18 +16,13 @@ from grpo_runtime.rewards.types import (
     OpenCalls,
     RewardFailure,
     RewardFunction,
-    RewardMatrix,
     RewardRequest,
 )
 
 _log = logging.getLogger(__name__)
 
-COUNTS = ("/failures", "/failed_calls")
-"""Ends of the names of metrics that count failures; others are means."""
 TRIAL_TIMEOUT_SECONDS = 1200.0
 """Other ranks wait while functions are tried, for at most half an hour."""
-ScoredChunk = tuple[Column, ...]
-"""A column for each of the F functions."""
 
 
 class RewardPool:
@@ -46,7 +41,7 @@ class RewardPool:
         self._num_open = [0] * len(functions)
         self._warned: set[tuple[str, str]] = set()
         """A function and a metric of it that was left out because its name is the run's."""
-        self._tasks: set[asyncio.Task[ScoredChunk]] = set()
+        self._tasks: set[asyncio.Task[tuple[Column, ...]]] = set()
 
     async def __aenter__(self) -> "RewardPool":
         try:
@@ -92,8 +87,9 @@ class RewardPool:
         if misfits:
             raise UserError("; ".join(misfits))
 
-    def submit(self, chunk: RewardRequest) -> "asyncio.Task[ScoredChunk]":
-        """Begin to score a chunk by all functions. What is not awaited ends with the pool."""
+    def submit(self, chunk: RewardRequest) -> "asyncio.Task[tuple[Column, ...]]":
+        """Begin to score a chunk: its result has a column for each of the F functions. What is not awaited
+        ends with the pool."""
         task = asyncio.create_task(self._score(chunk))
         self._tasks.add(task)
         return task
@@ -106,15 +102,13 @@ class RewardPool:
             if number
         ]
 
-    def put_together(
-        self, chunks: Sequence[ScoredChunk], *, step: int, is_evaluation: bool = False
-    ) -> RewardMatrix:
-        """The rewards of a step, of a round of it or of an evaluation, from those of its chunks, in their
-        order. `step` optimizer steps are done before. Failures are in the result and in the log.
+    def judge(self, scored: Sequence[Sequence[Column]], *, step: int, is_evaluation: bool = False) -> None:
+        """Look at the failures of a step, of a round of it or of an evaluation: `scored` are the columns of
+        its chunks, in their order, and `step` optimizer steps are done before. The log names failures.
 
         Raises UserError when a function fails more than it may: see `Tolerance`.
         """
-        by_function = list(zip(*chunks, strict=True))
+        by_function = list(zip(*scored, strict=True))
         for function, tolerance, columns in zip(self._functions, self._tolerances, by_function, strict=True):
             failures = [failure for column in columns for failure in column.failures]
             _log_failures(function, failures, num_chunks=len(columns))
@@ -123,20 +117,6 @@ class RewardPool:
             judge(failures, num_samples=num_samples, step=step)
             for column in columns:
                 self._warn_of_own_names(function.name, column.logged)
-        return RewardMatrix(
-            names=tuple(function.name for function in self._functions),
-            values=tuple(
-                row for chunk in chunks for row in zip(*(column.values for column in chunk), strict=True)
-            ),
-            failures=tuple(
-                failure for columns in by_function for column in columns for failure in column.failures
-            ),
-            metrics={
-                name: value
-                for function, columns in zip(self._functions, by_function, strict=True)
-                for name, value in _metrics(function.name, columns).items()
-            },
-        )
 
     async def close(self) -> None:
         """End every call and every process."""
@@ -156,7 +136,7 @@ class RewardPool:
                     *(function, name, function, name.rpartition("/")[2]),
                 )
 
-    async def _score(self, chunk: RewardRequest) -> ScoredChunk:
+    async def _score(self, chunk: RewardRequest) -> tuple[Column, ...]:
         calls = [asyncio.create_task(self._call(place, chunk)) for place in range(len(self._callers))]
         try:
             return tuple(await asyncio.gather(*calls))
@@ -185,19 +165,23 @@ class RewardPool:
             self._num_open[place] -= 1
 
 
-def _metrics(name: str, columns: Sequence[Column]) -> dict[str, float]:
-    """What `name` logged, as means over the whole step, and how often it failed."""
-    logged: dict[str, list[float]] = {}
-    for column in columns:
-        for metric, values in column.logged.items():
-            if not is_own_metric(metric):
-                logged.setdefault(metric, []).extend(values)
-    means = {metric: sum(values) / len(values) for metric, values in logged.items()}
-    failures = [failure for column in columns for failure in column.failures]
-    return {metric: mean for metric, mean in means.items() if math.isfinite(mean)} | {
-        f"rewards/{name}/failures": float(sum(failure.num_samples for failure in failures)),
-        f"rewards/{name}/failed_calls": float(len(_of_whole_chunks(failures))),
-    }
+def column_metrics(names: Sequence[str], scored: Sequence[Sequence[Column]]) -> dict[str, float]:
+    """Of the chunks of a step, for the functions `names`: for each rewards/NAME/failures, the number of
+    completions that it failed on, and rewards/NAME/failed_calls, the number of chunks that it failed on as a
+    whole; and the mean of all values of each metric that a function gave to log_metric."""
+    values: dict[str, float] = {}
+    for name, columns in zip(names, zip(*scored, strict=True), strict=True):
+        logged: dict[str, list[float]] = {}
+        for column in columns:
+            for metric, found in column.logged.items():
+                if not is_own_metric(metric):
+                    logged.setdefault(metric, []).extend(found)
+        means = {metric: sum(found) / len(found) for metric, found in logged.items()}
+        failures = [failure for column in columns for failure in column.failures]
+        values |= {metric: mean for metric, mean in means.items() if math.isfinite(mean)}
+        values[f"rewards/{name}/failures"] = float(sum(failure.num_samples for failure in failures))
+        values[f"rewards/{name}/failed_calls"] = float(len(_of_whole_chunks(failures)))
+    return values
 
 
 def _of_whole_chunks(failures: Sequence[RewardFailure]) -> list[RewardFailure]:

@@ -4,6 +4,7 @@ outage."""
 import asyncio
 import logging
 import ssl
+import time
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -114,10 +115,11 @@ class ServiceClient:
 
     @property
     def outage(self) -> Outage | None:
-        """Why requests are sent again now; None while the service answers."""
-        if self._out_since is None:
+        """Why requests are sent again now; None while the service answers. May be read in any thread."""
+        out_since = self._out_since
+        if out_since is None:
             return None
-        seconds = asyncio.get_running_loop().time() - self._out_since
+        seconds = time.monotonic() - out_since
         return Outage(url=self._service.url, why=self._why_out, seconds=seconds)
 
     async def close(self) -> None:
@@ -126,18 +128,17 @@ class ServiceClient:
             await self._session.close()
 
     async def _post_with_patience(self, body: bytes, *, key: str) -> bytes:
-        loop = asyncio.get_running_loop()
-        began, pause = loop.time(), self._patience.first_pause
+        began, pause = time.monotonic(), self._patience.first_pause
         while True:
             try:
                 return await self._post(body, key=key)
             except _OutageError as error:
                 self._out_since = began if self._out_since is None else self._out_since
                 self._why_out = str(error)
-                if loop.time() + pause - began > self._patience.total:
+                if time.monotonic() + pause - began > self._patience.total:
                     raise RewardServiceUnreachableError(
                         f"reward {self._name}: the service {self._service.url} was out of reach for "
-                        f"{loop.time() - began:.0f} s: {error}"
+                        f"{time.monotonic() - began:.0f} s: {error}"
                     ) from error
                 _log.warning(
                     "reward %s: %s: %s; asking again in %g s", self._name, self._service.url, error, pause

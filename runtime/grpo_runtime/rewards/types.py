@@ -167,18 +167,3 @@ class RewardFailure:
     is_misfit: bool = False
     """Whether the function takes other arguments than a run has, or returns something else than a list of so
     many numbers, so that no call of it can succeed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RewardMatrix:
-    """The rewards of one step."""
-
-    names: tuple[str, ...]
-    """The F functions, in the order of the columns."""
-    values: tuple[tuple[float | None, ...], ...]
-    """[B][F], finite; None where a function does not apply to a completion or failed on it."""
-    failures: tuple[RewardFailure, ...]
-    metrics: dict[str, float]
-    """For every function rewards/NAME/failures, the number of completions it failed on in this step, and
-    rewards/NAME/failed_calls, the number of chunks that it failed on as a whole; and the mean of each metric
-    that a function reported through log_metric."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from grpo_runtime.data.seeds import turn_seed
-from grpo_runtime.rollout.interface import GenerateRequest, Rollout, VersionSpan
+from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, VersionSpan
 
 
 class Transcript:

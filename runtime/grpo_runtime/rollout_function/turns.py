@@ -7,14 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.process.line_worker import LineWorker, WorkerFailedError
 from grpo_runtime.process.user_code import FunctionFile
-from grpo_runtime.rollout.interface import Engines, GenerateRequest, Generator, OnFinished, Rollout
 from grpo_runtime.rollout_function.transcript import Transcript
 from grpo_runtime.rollout_function.worker import FIELD
+from grpo_runtime.rollouts.group import Group
+from grpo_runtime.rollouts.interface import Engines, GenerateRequest, Rollout
+from grpo_runtime.rollouts.source import Source, Take
 
 logger = logging.getLogger(__name__)
 
@@ -67,24 +68,10 @@ class RolloutFunction:
     async def __aexit__(self, *_: object) -> None:
         await self._worker.close()
 
-    def over(
-        self,
-        engines: Engines,
-        *,
-        prompts: Sequence[Prompt],
-        requests: Sequence[GenerateRequest],
-        step: int,
-        stays_awake: bool = False,
-    ) -> Generator:
-        """What makes the completions of a step: `requests` are as many for each of `prompts`, in their order,
-        and any of them may be asked for. The engines rest behind the last turn, unless they are to stay
-        awake."""
-        group_size = len(requests) // len(prompts)
-        rows = {
-            request: (prompts[index // group_size], index % group_size)
-            for index, request in enumerate(requests)
-        }
-        return _Turns(self, engines, rows=rows, step=step, stays_awake=stays_awake)
+    def over(self, engines: Engines) -> Source:
+        """What makes samples with the function: each turn is a request to `engines`, which rest behind the
+        last one, unless they are to stay awake."""
+        return _Turns(self, engines)
 
     def transcript(self, request: GenerateRequest) -> Transcript:
         """An empty one."""
@@ -139,45 +126,46 @@ class RolloutFunction:
         }
 
 
-class _Turns:
-    """All completions of a step, in rounds: each turn is one call of the engines, for all that want one."""
+@dataclass(frozen=True)
+class _Sample:
+    """A completion that is made: its group, and its place there."""
 
-    def __init__(
-        self,
-        function: RolloutFunction,
-        engines: Engines,
-        *,
-        rows: Mapping[GenerateRequest, tuple[Prompt, int]],
-        step: int,
-        stays_awake: bool,
-    ) -> None:
+    group: Group
+    place: int
+
+    @property
+    def request(self) -> GenerateRequest:
+        return self.group.requests[self.place]
+
+    @property
+    def row(self) -> str:
+        return f"row {self.group.prompt.index + 1} of the dataset"
+
+
+class _Turns:
+    """All completions of a call, in rounds: each turn is one call of the engines, for all that want one."""
+
+    def __init__(self, function: RolloutFunction, engines: Engines) -> None:
         self._function = function
         self._engines = engines
-        self._rows = rows
-        self._step = step
-        self._stays_awake = stays_awake
 
-    async def generate(
-        self, requests: Sequence[GenerateRequest], *, on_finished: OnFinished | None = None
-    ) -> list[Rollout]:
-        """See `Generator`. Where the function fails, what is not finished begins anew with its first turn."""
-        finished: dict[int, Rollout] = {}
+    async def sample(self, groups: Sequence[Group], *, take: Take, stays_awake: bool = False) -> None:
+        """See `Source`. Where the function fails, what is not finished begins anew with its first turn."""
+        left = dict(enumerate(_Sample(group, place) for group in groups for place in group.missing))
 
         def finish(index: int, rollout: Rollout) -> None:
-            finished[index] = rollout
-            if on_finished is not None:
-                on_finished(index, rollout)
+            sample = left.pop(index)
+            take(sample.group, sample.place, rollout)
 
         num_failures = 0
-        while left := {index: one for index, one in enumerate(requests) if index not in finished}:
+        while left:
             try:
-                await self._make(left, finish=finish)
+                await self._make(dict(left), finish=finish)
             except FunctionFailedError as error:
                 num_failures += 1
-                await self._recover(error, num_failures, num_left=len(requests) - len(finished))
-        if not self._stays_awake:
+                await self._recover(error, num_failures, num_left=len(left))
+        if not stays_awake:
             await self._engines.rest()
-        return [finished[index] for index in range(len(requests))]
 
     async def _recover(self, error: FunctionFailedError, num_failures: int, *, num_left: int) -> None:
         """Make ready for another try, or raise the error when there is none."""
@@ -195,12 +183,11 @@ class _Turns:
             )
             await asyncio.sleep(pause)
 
-    async def _make(
-        self, requests: Mapping[int, GenerateRequest], *, finish: Callable[[int, Rollout], None]
-    ) -> None:
-        """The completions of `requests`, by their indexes."""
-        transcripts = {index: self._function.transcript(request) for index, request in requests.items()}
-        asks = await self._function.ask({"begin": self._given(requests)}, step=self._step)
+    async def _make(self, samples: Mapping[int, _Sample], *, finish: Callable[[int, Rollout], None]) -> None:
+        """The completions of `samples`, by their numbers. They are of one step."""
+        step = next(iter(samples.values())).group.step
+        transcripts = {index: self._function.transcript(one.request) for index, one in samples.items()}
+        asks = await self._function.ask({"begin": _given(samples)}, step=step)
         while asks:
             turns: dict[int, GenerateRequest] = {}
             cut, failed = [], []
@@ -215,52 +202,49 @@ class _Turns:
                 if turn is not None:
                     turns[index] = turn
                     continue
-                finish(index, self._finished(transcript, requests[index]))
+                finish(index, _finished(transcript, samples[index]))
                 if not ask["is_done"]:
                     cut.append(index)
             if failed:
-                raise self._failure(failed[0], requests[failed[0]["rollout"]])
+                raise _failure(failed[0], samples[failed[0]["rollout"]])
             replies = [{"rollout": index, "turn": None} for index in cut]
             if turns:
                 sampled = await self._engines.generate(list(turns.values()), stays_awake=True)
                 for index, rollout in zip(turns, sampled, strict=True):
                     transcripts[index].take(rollout)
                     replies.append({"rollout": index, "turn": self._function.turn(rollout)})
-            asks = await self._function.ask({"replies": replies}, step=self._step) if replies else []
+            asks = await self._function.ask({"replies": replies}, step=step) if replies else []
 
-    def _given(self, requests: Mapping[int, GenerateRequest]) -> list[dict[str, Any]]:
-        given = []
-        for index, request in requests.items():
-            prompt, sample_index = self._rows[request]
-            given.append(
-                {
-                    "rollout": index,
-                    "prompt": prompt.content,
-                    "prompt_ids": request.prompt_ids,
-                    "columns": prompt.columns,
-                    "sample_index": sample_index,
-                    "seed": request.seed,
-                }
-            )
-        return given
 
-    def _finished(self, transcript: Transcript, request: GenerateRequest) -> Rollout:
-        if transcript.num_turns == 0:
-            raise UserError(
-                f"{FIELD}: the function has sampled no turn for {self._row(request)} before it ended or "
-                "sampling.maxTokens was reached: call conversation.sample first"
-            )
-        return transcript.rollout()
+def _given(samples: Mapping[int, _Sample]) -> list[dict[str, Any]]:
+    return [
+        {
+            "rollout": index,
+            "prompt": sample.group.prompt.content,
+            "prompt_ids": sample.request.prompt_ids,
+            "columns": sample.group.prompt.columns,
+            "sample_index": sample.place,
+            "seed": sample.request.seed,
+        }
+        for index, sample in samples.items()
+    ]
 
-    def _failure(self, ask: Mapping[str, Any], request: GenerateRequest) -> FunctionFailedError:
-        logger.warning("%s: the function raised %s\n%s", FIELD, ask["error"], ask["traceback"])
-        return FunctionFailedError(
-            f"{FIELD}: the function raised {ask['error']} for {self._row(request)} in step "
-            f"{self._step + 1}: catch what a tool may raise"
+
+def _finished(transcript: Transcript, sample: _Sample) -> Rollout:
+    if transcript.num_turns == 0:
+        raise UserError(
+            f"{FIELD}: the function has sampled no turn for {sample.row} before it ended or "
+            "sampling.maxTokens was reached: call conversation.sample first"
         )
+    return transcript.rollout()
 
-    def _row(self, request: GenerateRequest) -> str:
-        return f"row {self._rows[request][0].index + 1} of the dataset"
+
+def _failure(ask: Mapping[str, Any], sample: _Sample) -> FunctionFailedError:
+    logger.warning("%s: the function raised %s\n%s", FIELD, ask["error"], ask["traceback"])
+    return FunctionFailedError(
+        f"{FIELD}: the function raised {ask['error']} for {sample.row} in step {sample.group.step + 1}: "
+        "catch what a tool may raise"
+    )
 
 
 def worker_config(options: FunctionOptions) -> str:

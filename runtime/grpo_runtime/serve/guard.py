@@ -17,20 +17,22 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engine.routes import (
     ADMIT_PATH,
     ATTEMPT_HEADER,
-    GENERATE_PATH,
     IDENTITY_PATH,
     INSTANCE_HEADER,
+    LOGPROBS_PATH,
     OWN_ROUTES,
     REVOKE_PATH,
     ROUTES,
+    SAMPLE_PATH,
     Access,
 )
 from grpo_runtime.serve.admission import EngineAdmission, RefusedCallerError
 from grpo_runtime.serve.http import BadRequestError, bearer_token, header, read_json, send_error, send_json
+from grpo_runtime.serve.sampling import answer_logprobs, answer_sample
 from grpo_runtime.settings import Tokens, read_rollout_settings
 
 if TYPE_CHECKING:
-    from vllm.engine.protocol import EngineClient
+    from grpo_runtime.serve.vllm_server import VllmClient
 
 _VERSION_TIMEOUT_SECONDS = 30.0
 
@@ -71,10 +73,10 @@ class Guard:
         try:
             if access != Access.OPEN:
                 self._check_caller(scope, access)
-            if route in OWN_ROUTES:
-                await self._own(scope, receive, send)
-            elif scope["path"] == GENERATE_PATH and caller == Access.DATA and not self._admission.is_ready:
+            if scope["path"] == SAMPLE_PATH and caller == Access.DATA and not self._admission.is_ready:
                 await send_error(send, 503, f"engine {self._admission.name} is not admitted to a fleet yet")
+            elif route in OWN_ROUTES:
+                await self._own(scope, receive, send)
             else:
                 await self._app(scope, receive, send)
         except RefusedCallerError as error:
@@ -88,7 +90,7 @@ class Guard:
             self._admission.note_attempt(_attempt(scope))
 
     async def _own(self, scope: Scope, receive: Receive, send: Send) -> None:
-        engine: EngineClient = scope["app"].state.engine_client
+        engine: VllmClient = scope["app"].state.engine_client
         path = scope["path"]
         if path == ROLLOUT_LIVE_PATH:
             # a flag, not a call: the engine does not answer calls while it loads weights
@@ -99,13 +101,17 @@ class Guard:
             await send_json(send, 200 if is_ready else 503, {"ready": is_ready})
         elif path == IDENTITY_PATH:
             await send_json(send, 200, self._identity(engine))
+        elif path == SAMPLE_PATH:
+            await answer_sample(engine, receive, send, name=self._admission.name)
+        elif path == LOGPROBS_PATH:
+            await answer_logprobs(engine, receive, send)
         elif path == ADMIT_PATH:
             await self._admit(scope, receive, send, engine)
         elif path == REVOKE_PATH:
             self._admission.revoke()
             await send_json(send, 200, self._identity(engine))
 
-    async def _admit(self, scope: Scope, receive: Receive, send: Send, engine: "EngineClient") -> None:
+    async def _admit(self, scope: Scope, receive: Receive, send: Send, engine: "VllmClient") -> None:
         version = _version(await read_json(receive), attempt=_attempt(scope))
         async with asyncio.timeout(_VERSION_TIMEOUT_SECONDS):
             found = await engine.get_weight_version()
@@ -117,7 +123,7 @@ class Guard:
         self._admission.admit(version)
         await send_json(send, 200, self._identity(engine))
 
-    def _identity(self, engine: "EngineClient") -> dict[str, str | int | bool]:
+    def _identity(self, engine: "VllmClient") -> dict[str, str | int | bool]:
         admission = self._admission
         return {
             "instance": admission.instance,

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 from argparse import Namespace
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from itertools import chain
 from typing import Any, cast
@@ -19,15 +19,24 @@ from typing import Any, cast
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.entry import build_and_serve
+from vllm.exceptions import VLLMClientError
+from vllm.inputs import tokens_input
+from vllm.outputs import RequestOutput
 from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
 from vllm.usage.usage_lib import UsageContext
+from vllm.utils import random_uuid
 from vllm.v1.engine import PauseMode
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
+from grpo_runtime.engine.vllm_sampling import flat_logprobs, rollout_of, vllm_parameters
 from grpo_runtime.errors import UserError
 from grpo_runtime.process.parent_death import die_with
+from grpo_runtime.rollouts.interface import Rollout
+from grpo_runtime.rollouts.sampling import PROBE_PARAMETERS
+from grpo_runtime.rollouts.wire import EngineCall
+from grpo_runtime.serve.http import BadRequestError
 from grpo_runtime.serve.vllm_executor import AllAnswersExecutor, error_to_raise
 
 logger = logging.getLogger(__name__)
@@ -94,7 +103,31 @@ async def serve_engine(
 
 
 class VllmClient(AsyncLLM):
-    """vLLM's engine client, with two differences in what a weight sync calls."""
+    """vLLM's engine client as the guard calls it, with two differences in what a weight sync calls."""
+
+    async def sample(self, call: EngineCall, *, name: str) -> list[Rollout]:
+        """See `SamplingEngine`. Ends in the engine, too, when it is cancelled."""
+        answer = await self._answer_to(call, parameters=call.parameters)
+        return [rollout_of(output, prompt_ids=call.token_ids, engine=name) for output in answer.outputs]
+
+    async def logprobs(self, call: EngineCall) -> list[float]:
+        """See `SamplingEngine`."""
+        answer = await self._answer_to(call, parameters=PROBE_PARAMETERS)
+        # there is none of the first token
+        return flat_logprobs(answer.prompt_logprobs, of=call.token_ids[1:])
+
+    async def _answer_to(self, call: EngineCall, *, parameters: Mapping[str, Any]) -> RequestOutput:
+        """The last answer to a call, which is all that vLLM gives."""
+        try:
+            answers = self.generate(
+                tokens_input(list(call.token_ids)),
+                vllm_parameters(parameters),
+                request_id=random_uuid(),
+                data_parallel_rank=call.core,
+            )
+            return [answer async for answer in answers][-1]
+        except (VLLMClientError, TypeError, ValueError) as error:
+            raise BadRequestError(f"vLLM refuses the call: {error}") from error
 
     async def pause_generation(self, *, mode: PauseMode = "abort", clear_cache: bool = True) -> None:
         """See `AsyncLLM`. After the core has paused, vLLM's waits 20 ms more, so that the answers on their

@@ -35,7 +35,7 @@ def volume_errors_named(folder: Path, *, fix: str = _FIX) -> Iterator[None]:
         if why is None and isinstance(error, OSError) and error.errno in _REFUSED:
             why = (
                 f"may not be written by user {os.getuid()} with group {os.getgid()} ({_text(error)}): give "
-                "the folder in it to them, or set podTemplate.spec.securityContext.fsGroup of the trainer"
+                "the folder in it to them"
             )
         if why is None:
             raise

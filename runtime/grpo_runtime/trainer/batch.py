@@ -7,7 +7,7 @@ from functools import cached_property
 
 import torch
 
-from grpo_runtime.rollout.interface import Rollout
+from grpo_runtime.rollouts.interface import Rollout
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.micro_batches import NUM_EMPTY_TOKENS
 

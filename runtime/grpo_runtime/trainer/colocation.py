@@ -14,7 +14,7 @@ from grpo_runtime.colocated.child_environment import VISIBLE_DEVICES, child_envi
 from grpo_runtime.colocated.child_liveness import ChildLimits
 from grpo_runtime.colocated.child_process import spawned
 from grpo_runtime.colocated.engine_process import StartProcess
-from grpo_runtime.colocated.engine_slice import EngineOfRank, EngineSlice
+from grpo_runtime.colocated.engine_slice import EngineOfRank, EngineSlice, engine_name
 from grpo_runtime.colocated.engines import ColocatedEngines
 from grpo_runtime.colocated.messages import Channel
 from grpo_runtime.colocated.rank_engine import RankEngine
@@ -24,7 +24,7 @@ from grpo_runtime.colocated.ray.rank_end import actor_of
 from grpo_runtime.colocated.ray.token import ray_token
 from grpo_runtime.colocated.recovering_engine import RecoveringEngine
 from grpo_runtime.engine.arguments import is_cpu_build
-from grpo_runtime.rollout.interface import Engines
+from grpo_runtime.rollouts.interface import Engines
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.torch_threads import num_engine_threads
 from grpo_runtime.trainer.device import release_cached_memory, use_device
@@ -56,13 +56,16 @@ def slice_engine(
     """
     channel, run_config = ranks.open_channel(), settings.run_config
     release_memory = functools.partial(release_cached_memory, device)
+    name = engine_name(ranks.rank // run_config.engine.tensor_parallel_size)
     if start is not None:
         engine = start(settings)
     elif run_config.has_own_process:
         start_process = _actor(settings, channel) if run_config.is_on_ray else spawned(_CHILD, _environment())
-        engine = _start_beside(run_config, start_process, model_dir=model_dir, release_memory=release_memory)
+        engine = _start_beside(
+            run_config, start_process, model_dir=model_dir, name=name, release_memory=release_memory
+        )
     else:
-        engine = _start_within(run_config, model_dir=model_dir, release_memory=release_memory)
+        engine = _start_within(run_config, model_dir=model_dir, name=name, release_memory=release_memory)
     engine_slice = EngineSlice(
         engine,
         channel,
@@ -90,7 +93,7 @@ def connect_colocated(
 
 
 def _start_within(
-    run_config: RunConfig, *, model_dir: Path, release_memory: Callable[[], None]
+    run_config: RunConfig, *, model_dir: Path, name: str, release_memory: Callable[[], None]
 ) -> EngineOfRank:
     """The engine in this process."""
     from grpo_runtime.colocated.vllm_engine import VllmEngine
@@ -98,7 +101,7 @@ def _start_within(
     backend = find_usable_backend(run_config.weight_sync_backend)
     release_memory()
     return RankEngine(
-        VllmEngine(run_config, model_dir=model_dir),
+        VllmEngine(run_config, model_dir=model_dir, name=name),
         backend=backend,
         sleep_level=run_config.engine.sleep_level,
         timeout_seconds=run_config.weight_sync.timeout_seconds,
@@ -112,12 +115,17 @@ def _start_beside(
     start_process: StartProcess,
     *,
     model_dir: Path,
+    name: str,
     release_memory: Callable[[], None],
 ) -> EngineOfRank:
     """The engine in a process of its own, now and whenever it is lost."""
     timeout_seconds = run_config.weight_sync.timeout_seconds
     limits = ChildLimits(call_seconds=timeout_seconds)
-    message = {"run_config": run_config.model_dump_json(by_alias=True), "model_dir": str(model_dir)}
+    message = {
+        "run_config": run_config.model_dump_json(by_alias=True),
+        "model_dir": str(model_dir),
+        "name": name,
+    }
     return RecoveringEngine(
         lambda: ChildEngine(start_process, message=message, limits=limits),
         backend=find_usable_backend(run_config.weight_sync_backend),

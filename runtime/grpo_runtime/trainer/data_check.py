@@ -23,8 +23,8 @@ from grpo_runtime.process.failure import describe_failure
 from grpo_runtime.process.termination import write_termination_message
 from grpo_runtime.rewards.kinds import reward_functions
 from grpo_runtime.rewards.pool import RewardPool
+from grpo_runtime.rollouts.scoring import Scorer
 from grpo_runtime.settings import read_trainer_settings
-from grpo_runtime.trainer.scoring import Scorer
 from grpo_runtime.trainer.training_prompts import load_evaluation_prompts, load_training_prompts
 
 
@@ -72,7 +72,7 @@ async def _try_rewards(
 ) -> None:
     """Start the functions of this job's own code and the built-in ones, and call them with the first prompt.
     Services and models are left alone."""
-    own = tuple(reward for reward in run_config.rewards if reward.service is None and reward.model is None)
+    own = tuple(reward for reward in run_config.rewards if reward.is_code)
     of_own = run_config.model_copy(update={"rewards": own})
     async with RewardPool(reward_functions(of_own, volumes_dir=volumes_dir)) as pool:
         if prompts:

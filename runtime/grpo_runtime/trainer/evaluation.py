@@ -6,7 +6,7 @@ the journal. An attempt that goes on from a checkpoint makes the later ones agai
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from transformers import PreTrainedTokenizerBase
 
@@ -16,12 +16,10 @@ from grpo_runtime.algorithm.advantage_scaling import without_overflow
 from grpo_runtime.algorithm.advantages import compute_advantages
 from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.data.prompt import Prompt
-from grpo_runtime.data.seeds import derive_seed
 from grpo_runtime.errors import RewardServiceUnreachableError, UserError
 from grpo_runtime.report.completions import completion_metrics
-from grpo_runtime.rollout.interface import GenerateRequest, Rollout
-from grpo_runtime.trainer.prompting import encode
-from grpo_runtime.trainer.scoring import Scorer, Scores, StepScoring
+from grpo_runtime.rollouts.group import Group, completions_of, rewards_of
+from grpo_runtime.rollouts.prompting import make_requests
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +32,7 @@ OF_COMPLETIONS = ("completions/mean_length", "completions/clipped_ratio")
 
 
 class Evaluation:
-    """Makes the requests of an evaluation and reads its results, and learns which checkpoint is the best."""
+    """Makes the groups of an evaluation and reads its results, and learns which checkpoint is the best."""
 
     def __init__(
         self,
@@ -43,57 +41,67 @@ class Evaluation:
         options: EvalSpec,
         run_config: RunConfig,
         tokenizer: PreTrainedTokenizerBase,
-        scorer: Scorer,
         best_reward: float | None,
         mark_best: Callable[[int, float], None],
     ) -> None:
-        """`scorer` takes S completions of each prompt. `best_reward` is that of earlier attempts, if they
-        have one. `mark_best` gets the step of a committed checkpoint that is better than all before, and its
-        reward."""
-        self.prompts = tuple(prompts)
-        self.scorer = scorer
+        """`best_reward` is that of earlier attempts, if they have one. `mark_best` gets the step of a
+        committed checkpoint that is better than all before, and its reward."""
+        self._prompts = tuple(prompts)
         self._options = options
         self._last_step = run_config.total_steps
+        self._reward_names = [reward.name for reward in run_config.rewards]
         self._weights = tuple(reward.weight for reward in run_config.rewards)
         self._best_reward = best_reward
         self._mark_best = mark_best
         self._uncommitted: dict[int, float] = {}
-        self._requests = _requests(prompts, options=options, run_config=run_config, tokenizer=tokenizer)
+        # the same seeds in every evaluation, and those of no step, whose prompts count from 0
+        self._requests = [
+            make_requests(
+                prompt,
+                count=options.samples,
+                step=0,
+                place=-1 - number,
+                run_config=run_config,
+                tokenizer=tokenizer,
+                is_evaluation=True,
+            )
+            for number, prompt in enumerate(prompts)
+        ]
 
     def is_due(self, step: int) -> bool:
         """Whether to evaluate after `step` finished steps."""
         return step % self._options.every_steps == 0 or step == self._last_step
 
-    @property
-    def requests(self) -> Sequence[GenerateRequest]:
-        """All P x S completions, prompt by prompt."""
-        return self._requests
+    def groups(self, step: int) -> list[Group]:
+        """What is sampled after `step` finished steps: S completions of each prompt."""
+        return [
+            Group(step=step, number=number, prompt=prompt, requests=requests)
+            for number, (prompt, requests) in enumerate(zip(self._prompts, self._requests, strict=True))
+        ]
 
-    async def measure(
-        self, scoring: StepScoring, rollouts: Sequence[Rollout], *, step: int
-    ) -> Mapping[str, float]:
-        """What an evaluation after `step` steps found, once all of it is scored. An evaluation whose rewards
+    async def measure(self, scoring: Awaitable[None], groups: Sequence[Group]) -> Mapping[str, float]:
+        """What was found with `groups`, once `scoring` has scored all of them. An evaluation whose rewards
         fail ends no run: training does not need it."""
         try:
-            scores = await scoring.scores(rollouts)
+            await scoring
         except (UserError, RewardServiceUnreachableError) as error:
-            logger.warning("the evaluation after step %d failed, training goes on: %s", step, error)
+            logger.warning("the evaluation after step %d failed, training goes on: %s", groups[0].step, error)
             return {FAILED: 1.0}
-        return {**self.metrics(rollouts, scores), FAILED: 0.0}
+        return {**self.metrics(groups), FAILED: 0.0}
 
-    def metrics(self, rollouts: Sequence[Rollout], scores: Scores) -> Mapping[str, float]:
+    def metrics(self, groups: Sequence[Group]) -> Mapping[str, float]:
         """What an evaluation found. A reward that no completion has is left out."""
-        rewards = without_overflow(scores.rewards)
+        completions, rewards = completions_of(groups), without_overflow(rewards_of(groups))
         # the sums are those of training; what is compared within a group is not looked at
-        options = AdvantageOptions(group_size=len(rollouts), weights=self._weights, scale_rewards="none")
+        options = AdvantageOptions(group_size=len(completions), weights=self._weights, scale_rewards="none")
         found = {
             REWARD: float(compute_advantages(rewards, options=options).rewards.nanmean()),
             **{
                 f"{PREFIX}rewards/{name}/mean": float(column.nanmean())
-                for name, column in zip(self.scorer.names, rewards.unbind(1), strict=True)
+                for name, column in zip(self._reward_names, rewards.unbind(1), strict=True)
             },
         }
-        lengths = completion_metrics(rollouts)
+        lengths = completion_metrics(completions)
         found |= {f"{PREFIX}{name}": lengths[name] for name in OF_COMPLETIONS}
         return {name: value for name, value in found.items() if math.isfinite(value)}
 
@@ -110,18 +118,3 @@ class Evaluation:
         reward = self._uncommitted.pop(step, None)
         if reward is not None:
             self._mark_best(step, reward)
-
-
-def _requests(
-    prompts: Sequence[Prompt], *, options: EvalSpec, run_config: RunConfig, tokenizer: PreTrainedTokenizerBase
-) -> list[GenerateRequest]:
-    """The seeds are the same in every evaluation, and those of no step, whose prompts count from 0."""
-    requests = []
-    for place, prompt in enumerate(prompts):
-        token_ids = tuple(encode(prompt, run_config=run_config, tokenizer=tokenizer))
-        for sample in range(options.samples):
-            seed = derive_seed(
-                run_config.algorithm.seed, step=0, prompt_index=-1 - place, sample_index=sample
-            )
-            requests.append(GenerateRequest(token_ids, seed=seed, is_evaluation=True))
-    return requests

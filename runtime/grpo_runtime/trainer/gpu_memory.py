@@ -14,7 +14,7 @@ from grpo_api.contract.micro_batch_choice import lowered
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import Mode, TrainerStrategy
 from grpo_runtime.errors import GpuOutOfMemoryError, GpuTooSmallError, KnownError, first_line
-from grpo_runtime.rollout.errors import EngineError
+from grpo_runtime.rollouts.errors import EngineError
 from grpo_runtime.settings import TrainerSettings
 
 _WORDS = ("cuda out of memory", "cuda error: out of memory", "cuda failure 'out of memory'")

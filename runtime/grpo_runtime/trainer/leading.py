@@ -17,6 +17,7 @@ from grpo_runtime.data.sampler import PromptSampler
 from grpo_runtime.errors import UserError
 from grpo_runtime.export.at_the_end import ModelUploads
 from grpo_runtime.export.destinations import open_destinations
+from grpo_runtime.process.loop_thread import LoopThread
 from grpo_runtime.process.user_code import FunctionFile
 from grpo_runtime.report.reporter import Reporter
 from grpo_runtime.report.run_file import keep_run_file
@@ -24,17 +25,18 @@ from grpo_runtime.report.sinks import SINKS
 from grpo_runtime.report.trackers.registry import open_trackers
 from grpo_runtime.rewards.kinds import reward_functions
 from grpo_runtime.rewards.pool import RewardPool
-from grpo_runtime.rollout.interface import Engines
-from grpo_runtime.rollout.sampling import sampling_checksum
 from grpo_runtime.rollout_function.turns import FunctionOptions, RolloutFunction
+from grpo_runtime.rollouts.interface import Engines
+from grpo_runtime.rollouts.journal.journal import JOURNAL, Journal, NoJournal
+from grpo_runtime.rollouts.sampling import sampling_checksum
+from grpo_runtime.rollouts.scoring import Scorer
+from grpo_runtime.rollouts.source import EngineSource
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.trainer.checkpoint.saver import MODEL_FOLDER, Saver
 from grpo_runtime.trainer.ending import FINISH_SECONDS, closed_after_an_error, write_page
 from grpo_runtime.trainer.evaluation import Evaluation
-from grpo_runtime.trainer.journal.journal import JOURNAL, Journal, NoJournal
 from grpo_runtime.trainer.loop import Coordinator
 from grpo_runtime.trainer.rank_context import RankContext
-from grpo_runtime.trainer.scoring import Scorer
 from grpo_runtime.trainer.training_prompts import load_evaluation_prompts, load_training_prompts
 
 logger = logging.getLogger(__name__)
@@ -95,10 +97,14 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
             has_scored=context.beginning.own_step is not None,
         )
         reporter.progress.update(message=_waits_for_user_code(run_config))
-        async with rewards as pool, _started_function(context) as rollout_function:
+        async with (
+            LoopThread("rollouts") as thread,
+            thread.entered(rewards) as pool,
+            thread.entered(_started_function(context)) as function,
+        ):
             scorer = Scorer(pool, run_config, decoder=context.loaded.decoder)
             position.at("tries the reward functions")
-            await scorer.try_out(sampler.first_row, step=context.state.step)
+            await thread.run(scorer.try_out(sampler.first_row, step=context.state.step))
             # last, because an engine takes minutes to start, which a wrong dataset or reward should not cost
             reporter.progress.update(message=_waits_for_engines(run_config))
             position.at("starts or connects the engines")
@@ -120,8 +126,9 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
                     decoder=context.loaded.decoder,
                     uploads=uploads,
                     left_out=left_out,
-                    evaluation=_make_evaluation(context, evaluated, pool=pool),
-                    rollout_function=rollout_function,
+                    evaluation=_make_evaluation(context, evaluated),
+                    source=EngineSource(engines) if function is None else function.over(engines),
+                    thread=thread,
                 )
                 is_done = await coordinator.train(context.state)
             except BaseException:
@@ -168,7 +175,6 @@ def _open_journal(context: RankContext) -> Journal | NoJournal:
         settings.output_dir / JOURNAL,
         job_uid=run_config.job.uid,
         attempt=settings.attempt,
-        group_size=run_config.algorithm.group_size,
         sampling=sampling_checksum(run_config.sampling),
         reward_names=_reward_names(run_config),
         layout=f"{run_config.strategy} over {ranks.world_size} x {context.strategy.device.type}",
@@ -200,9 +206,7 @@ def _make_sampler(context: RankContext) -> tuple[PromptSampler, Mapping[str, int
     return sampler, found.left_out
 
 
-def _make_evaluation(
-    context: RankContext, prompts: tuple[Prompt, ...], *, pool: RewardPool
-) -> Evaluation | None:
+def _make_evaluation(context: RankContext, prompts: tuple[Prompt, ...]) -> Evaluation | None:
     run_config = context.settings.run_config
     options = run_config.dataset.eval
     if options is None:
@@ -213,13 +217,6 @@ def _make_evaluation(
         options=options,
         run_config=run_config,
         tokenizer=context.loaded.tokenizer,
-        scorer=Scorer(
-            pool,
-            run_config,
-            decoder=context.loaded.decoder,
-            group_size=options.samples,
-            is_evaluation=True,
-        ),
         best_reward=best[1] if best else None,
         mark_best=lambda step, reward: context.store.mark_best(step, reward=reward),
     )

@@ -13,28 +13,29 @@ from grpo_runtime.algorithm.advantages import compute_advantages
 from grpo_runtime.data.sampler import PromptSampler
 from grpo_runtime.export.at_the_end import ModelUploads
 from grpo_runtime.model.completion_decoder import CompletionDecoder
+from grpo_runtime.process.loop_thread import LoopThread
 from grpo_runtime.report.completions import count_tokens
 from grpo_runtime.report.engine_notes import without_weights
 from grpo_runtime.report.reporter import Reporter
 from grpo_runtime.report.sample import Sample
-from grpo_runtime.rollout.interface import Engines, Generation, Rollout, SyncReport
-from grpo_runtime.rollout_function.turns import RolloutFunction
+from grpo_runtime.report.stopwatch import Stopwatch
+from grpo_runtime.rollouts.group import Group, completions_of, rewards_of
+from grpo_runtime.rollouts.interface import Engines, Generation, SyncReport
+from grpo_runtime.rollouts.journal.journal import Journal, NoJournal
+from grpo_runtime.rollouts.scoring import Scorer
+from grpo_runtime.rollouts.source import Source
+from grpo_runtime.rollouts.stream import StepGroups, Stream, advantage_options
 from grpo_runtime.trainer.batch import make_batch, send_batch
 from grpo_runtime.trainer.checkpoint.contents import RunState
 from grpo_runtime.trainer.checkpoint.saver import Saver
 from grpo_runtime.trainer.commands import Command
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.evaluation import Evaluation
-from grpo_runtime.trainer.journal.journal import Journal, NoJournal
-from grpo_runtime.trainer.journal.step import Step
 from grpo_runtime.trainer.learner import Learner
 from grpo_runtime.trainer.probe import make_probe
 from grpo_runtime.trainer.samples import samples_of
-from grpo_runtime.trainer.scoring import Scorer, advantage_options
-from grpo_runtime.trainer.step_results import Evaluated, Learned, SampledStep, step_metrics
-from grpo_runtime.trainer.step_sampler import StepSampler, generator_of
+from grpo_runtime.trainer.step_results import Evaluated, Learned, step_metrics
 from grpo_runtime.trainer.stop import StopRequestedError
-from grpo_runtime.trainer.stopwatch import Stopwatch
 from grpo_runtime.trainer.strategy.interface import Strategy
 from grpo_runtime.trainer.weight_digest import weight_digest
 
@@ -57,11 +58,13 @@ class Coordinator:
     saver: Saver
     journal: Journal | NoJournal
     decoder: CompletionDecoder
+    source: Source
+    thread: LoopThread
+    """Of the source and the reward functions."""
     uploads: ModelUploads = field(default_factory=ModelUploads)
     left_out: Mapping[str, int] = field(default_factory=dict)
     """How many prompts were left out of the dataset, by the metric of the reason."""
     evaluation: Evaluation | None = None
-    rollout_function: RolloutFunction | None = None
     clock: Callable[[], float] = time.monotonic
 
     async def train(self, state: RunState) -> bool:
@@ -69,57 +72,67 @@ class Coordinator:
 
         When any rank is asked to stop, all end at the last step boundary, which is saved.
         """
-        step_sampler = self._step_sampler()
+        stream = self._stream()
         for step in range(state.step, self.run_config.total_steps):
             self._note_commit()
             watch = Stopwatch(self.clock)
             try:
-                sampled = await step_sampler.sample(step, watch=watch)
+                groups = await stream.groups_of(step, watch=watch)
+                await self._store_journal(watch=watch)
                 self.ranks.announce(Command.TRAIN)
             except StopRequestedError:
                 return await self._stop(state)
-            learned = self._learn(sampled, watch=watch)
-            state = self._after_step(state, sampled.rollouts, lack=learned.lack)
+            learned = self._learn(groups.trained, step=step, watch=watch)
+            state = self._after_step(state, groups.trained, lack=learned.lack)
             # the seconds of a step are without those of an evaluation
             seconds = watch.seconds()
-            evaluated = await self._evaluate(state)
-            self._report(state, sampled, learned, {**seconds, **evaluated.metrics})
+            evaluated = await self._evaluate(state, stream=stream)
+            self._report(state, groups, learned, {**seconds, **evaluated.metrics})
             is_due = state.step % self.run_config.checkpoint.every_steps == 0
             await self._save(state, is_due=is_due or evaluated.is_best)
             if evaluated.is_stopped:
                 return await self._stop(state)
         return await self._finish(state)
 
-    def _step_sampler(self) -> StepSampler:
-        return StepSampler(
+    def _stream(self) -> Stream:
+        return Stream(
             run_config=self.run_config,
-            ranks=self.ranks,
+            position=self.ranks.position,
             engines=self.engines,
+            source=self.source,
             sampler=self.sampler,
             scorer=self.scorer,
             reporter=self.reporter,
             journal=self.journal,
             tokenizer=self.decoder.tokenizer,
-            rollout_function=self.rollout_function,
+            thread=self.thread,
             attend=self._attend,
             sync=self._sync,
         )
 
-    def _learn(self, sampled: SampledStep, *, watch: Stopwatch) -> Learned:
-        """Update the policy."""
-        with watch.phase("train"):
-            advantages = compute_advantages(
-                sampled.scores.rewards, options=advantage_options(self.run_config)
+    async def _store_journal(self, *, watch: Stopwatch) -> None:
+        """Wait until the journal has the step on disk, which must be before it is trained on."""
+        if not self.journal.is_stored:
+            return
+        with watch.phase("score"):
+            await self.ranks.attend(
+                self.journal.wait_until_stored(),
+                on_tick=lambda: self.reporter.moves("the journal is being written", num_bytes=0),
             )
+
+    def _learn(self, groups: Sequence[Group], *, step: int, watch: Stopwatch) -> Learned:
+        """Update the policy, which has done `step` steps."""
+        with watch.phase("train"):
+            advantages = compute_advantages(rewards_of(groups), options=advantage_options(self.run_config))
             batch = make_batch(
-                sampled.rollouts,
+                completions_of(groups),
                 advantages=advantages.advantages,
                 pad_id=self._pad_id,
                 masks_truncated=self.run_config.algorithm.mask_truncated,
             )
             send_batch(batch, ranks=self.ranks)
-            metrics = self.learner.update(batch, step=sampled.recorded.step)
-        return Learned(advantages, metrics | self._digest_weights(sampled.recorded, watch=watch))
+            metrics = self.learner.update(batch, step=step)
+        return Learned(advantages, metrics | self._digest_weights(step, watch=watch))
 
     async def _stop(self, state: RunState) -> bool:
         """End at the step boundary `state`, which is saved: False, as not every step is done."""
@@ -159,56 +172,49 @@ class Coordinator:
         self._report_waiting()
         return report
 
-    async def _evaluate(self, state: RunState) -> Evaluated:
+    async def _evaluate(self, state: RunState, *, stream: Stream) -> Evaluated:
         """Measure the policy of `state` where that is due. The engines get its weights before the next step
         asks for them, and once more then."""
         evaluation = self.evaluation
         if evaluation is None or not evaluation.is_due(state.step):
             return Evaluated()
         watch = Stopwatch(self.clock)
+        groups = evaluation.groups(state.step)
         try:
             with watch.phase("evaluate"):
                 await self._sync(state.step)
-                scoring = evaluation.scorer.begin(evaluation.prompts, step=state.step)
-                generator = generator_of(
-                    self.engines,
-                    self.rollout_function,
-                    prompts=evaluation.prompts,
-                    requests=evaluation.requests,
-                    step=state.step,
-                )
-                sampling = generator.generate(evaluation.requests, on_finished=scoring.finished)
-                rollouts = await self._attend(sampling)
-                measuring = evaluation.measure(scoring, rollouts, step=state.step)
-                found = await self._attend(measuring, waits_for=scoring.waits_for)
+                collection = stream.collect(groups, journal=NoJournal())
+                await self._attend(collection.sample(self.source))
+                measuring = evaluation.measure(collection.score(), groups)
+                found = await self._attend(measuring, waits_for=collection.waits_for)
         except StopRequestedError:
             return Evaluated(is_stopped=True)
         seconds = {name: value for name, value in watch.seconds().items() if name != "step_time"}
         return Evaluated({**found, **seconds}, is_best=evaluation.is_best(found, step=state.step))
 
-    def _digest_weights(self, recorded: Step, *, watch: Stopwatch) -> dict[str, float]:
+    def _digest_weights(self, step: int, *, watch: Stopwatch) -> dict[str, float]:
         """Record what the update has made of the weights, where the run keeps a journal."""
-        if not recorded.is_recorded:
+        if not self.journal.is_stored:
             return {}
         with watch.phase("digest"):
             self.ranks.announce(Command.DIGEST)
-            return recorded.trained(weight_digest(self.strategy, ranks=self.ranks))
+            return self.journal.trained(step, weight_digest(self.strategy, ranks=self.ranks))
 
-    def _after_step(self, state: RunState, rollouts: Sequence[Rollout], *, lack: Lack | None) -> RunState:
+    def _after_step(self, state: RunState, groups: Sequence[Group], *, lack: Lack | None) -> RunState:
         """Where the run stands now that the step after `state` is trained."""
         return RunState(
             step=state.step + 1,
-            num_tokens=state.num_tokens + sum(count_tokens(rollouts)),
+            num_tokens=state.num_tokens + sum(count_tokens(completions_of(groups))),
             sampler=self.sampler.state_dict(),
             learner=asdict(self.learner.state),
             without_signal=count_step(state.without_signal, lack),
         )
 
     def _report(
-        self, state: RunState, sampled: SampledStep, learned: Learned, measured: Mapping[str, float]
+        self, state: RunState, groups: StepGroups, learned: Learned, measured: Mapping[str, float]
     ) -> None:
         values = {
-            **step_metrics(sampled, learned, reward_names=self.scorer.names, measured=measured),
+            **step_metrics(groups, learned, scorer=self.scorer, measured=measured),
             **self.saver.take_metrics(),
             "num_tokens": float(state.num_tokens),
             **{name: float(number) for name, number in self.left_out.items()},
@@ -220,20 +226,15 @@ class Coordinator:
             step=state.step,
             policy_version=str(self._version(state.step)),
             engines=self.engines.counts(),
-            samples=self._kept_samples(state.step, sampled, learned),
+            samples=self._kept_samples(state.step, groups.trained, learned),
         )
 
-    def _kept_samples(self, step: int, sampled: SampledStep, learned: Learned) -> list[Sample]:
+    def _kept_samples(self, step: int, groups: Sequence[Group], learned: Learned) -> list[Sample]:
         """The completions for people, in a step that keeps them."""
         if not self.run_config.keeps_samples_of(step):
             return []
         return samples_of(
-            sampled.rollouts,
-            scores=sampled.scores.values,
-            names=self.scorer.names,
-            advantages=learned.advantages,
-            group_size=self.run_config.algorithm.group_size,
-            decoder=self.decoder,
+            groups, names=self.scorer.names, advantages=learned.advantages, decoder=self.decoder
         )
 
     async def _save(self, state: RunState, *, is_due: bool = True) -> None:

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import Dtype
-from grpo_runtime.rollout.interface import Probe
+from grpo_runtime.rollouts.interface import Probe
 from grpo_runtime.trainer.strategy.interface import Strategy
 
 NUM_TOKENS = {Dtype.FLOAT32: 16, Dtype.BFLOAT16: 128}

@@ -11,7 +11,7 @@ from grpo_runtime.data.prompt import OverlongPromptError, Prompt
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.rewards.registry import needs_answers, refused_answers
-from grpo_runtime.trainer.prompting import encode, prompt_room
+from grpo_runtime.rollouts.prompting import encode, prompt_room
 
 logger = logging.getLogger(__name__)
 

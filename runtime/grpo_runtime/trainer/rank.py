@@ -35,7 +35,7 @@ from grpo_runtime.model.save import files_beside_weights
 from grpo_runtime.process.at_end import run_at_end
 from grpo_runtime.process.failure import explain_abort, write_failure
 from grpo_runtime.report.position import OwnPosition
-from grpo_runtime.rollout.interface import Engines
+from grpo_runtime.rollouts.interface import Engines
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
 from grpo_runtime.spec_checks import check_spec
 from grpo_runtime.torch_threads import settle_num_threads

@@ -1,4 +1,4 @@
-"""The completions of a step as people read them. B completions, F reward functions."""
+"""The completions of a step as people read them."""
 
 import math
 from collections.abc import Sequence
@@ -6,33 +6,27 @@ from collections.abc import Sequence
 from grpo_runtime.algorithm.advantages import Advantages
 from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.report.sample import Sample
-from grpo_runtime.rollout.interface import Rollout
+from grpo_runtime.rollouts.group import Group
 
 
 def samples_of(
-    rollouts: Sequence[Rollout],
-    *,
-    scores: Sequence[Sequence[float | None]],
-    names: Sequence[str],
-    advantages: Advantages,
-    group_size: int,
-    decoder: CompletionDecoder,
+    groups: Sequence[Group], *, names: Sequence[str], advantages: Advantages, decoder: CompletionDecoder
 ) -> list[Sample]:
-    """The B completions of a step, group by group. `scores` is [B][F], with the functions in the order of
-    `names`."""
-    rewards, values = advantages.rewards.tolist(), advantages.advantages.tolist()
+    """The B completions of a step, group by group, with the rewards of the functions `names`."""
+    rewards, values = iter(advantages.rewards.tolist()), iter(advantages.advantages.tolist())
     return [
         Sample(
-            group=index // group_size,
+            group=place,
             prompt=str(decoder.tokenizer.decode(list(rollout.prompt_ids))),
             completion=decoder.text(rollout.completion_ids),
-            rewards=dict(zip(names, scores[index], strict=True)),
-            reward=None if math.isnan(rewards[index]) else rewards[index],
-            advantage=values[index],
+            rewards=dict(zip(names, scores, strict=True)),
+            reward=None if math.isnan(reward := next(rewards)) else reward,
+            advantage=next(values),
             num_tokens=len(rollout.completion_ids),
             is_terminated=rollout.is_terminated,
             policy_versions=" ".join(str(span.version) for span in rollout.versions),
             engine=rollout.engine,
         )
-        for index, rollout in enumerate(rollouts)
+        for place, group in enumerate(groups)
+        for rollout, scores in zip(group.completions, group.rewards, strict=True)
     ]

@@ -1,7 +1,7 @@
 """What the phases of a step leave, and the metrics that are made of it."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from grpo_api.contract.learning_signal import Lack
@@ -9,35 +9,15 @@ from grpo_runtime.algorithm.advantages import Advantages
 from grpo_runtime.algorithm.reward_metrics import reward_metrics
 from grpo_runtime.report.completions import completion_metrics
 from grpo_runtime.report.sync import sync_metrics
-from grpo_runtime.rollout.interface import Rollout, SyncReport
-from grpo_runtime.trainer.journal.step import REPLAYED, Step
-from grpo_runtime.trainer.scoring import Scores
-from grpo_runtime.trainer.selection import Selected
-
-
-@dataclass(frozen=True, kw_only=True)
-class SampledStep:
-    """The completions of a step, with their rewards."""
-
-    recorded: Step
-    sync: SyncReport | None
-    """None where the journal had all of them, so that no engine was needed."""
-    selected: Selected
-
-    @property
-    def rollouts(self) -> Sequence[Rollout]:
-        """Those that are trained on."""
-        return self.selected.rollouts
-
-    @property
-    def scores(self) -> Scores:
-        """Their rewards."""
-        return self.selected.scores
+from grpo_runtime.rollouts.group import completions_of, rewards_of
+from grpo_runtime.rollouts.journal.journal import REPLAYED
+from grpo_runtime.rollouts.scoring import Scorer
+from grpo_runtime.rollouts.stream import StepGroups
 
 
 @dataclass(frozen=True)
 class Learned:
-    """What an update made of them."""
+    """What an update made of the groups of a step."""
 
     advantages: Advantages
     metrics: Mapping[str, float]
@@ -63,22 +43,23 @@ class Evaluated:
 
 
 def step_metrics(
-    sampled: SampledStep, learned: Learned, *, reward_names: Sequence[str], measured: Mapping[str, float]
+    groups: StepGroups, learned: Learned, *, scorer: Scorer, measured: Mapping[str, float]
 ) -> dict[str, float]:
     """The metrics of a step by TRL's names; `measured` are its seconds, and what an evaluation found."""
-    scores = sampled.scores
+    rewards, completions = rewards_of(groups.trained), completions_of(groups.trained)
     values = {
-        **scores.metrics,
+        **scorer.metrics(groups.sampled),
         **learned.metrics,
-        **reward_metrics(scores.rewards, names=list(reward_names), advantages=learned.advantages),
-        **sampled.selected.metrics,
+        **reward_metrics(rewards, names=scorer.names, advantages=learned.advantages),
+        **groups.metrics,
         **measured,
     }
     # a user's own metric may be NaN, which no report can hold
     values = {name: value for name, value in values.items() if math.isfinite(value)}
-    values |= completion_metrics(sampled.rollouts)
-    values |= sync_metrics(sampled.sync) if sampled.sync else {}
+    values |= completion_metrics(completions)
+    values |= sync_metrics(groups.sync) if groups.sync else {}
     if not values.get(REPLAYED):
         # where samples were replayed it would say how fast a disk is
-        values["tokens_per_second"] = sampled.selected.num_sampled_tokens / values["step_time"]
+        num_tokens = sum(rollout.num_sampled for rollout in completions_of(groups.sampled))
+        values["tokens_per_second"] = num_tokens / values["step_time"]
     return values

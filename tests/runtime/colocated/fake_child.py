@@ -17,12 +17,11 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 from grpo_runtime.process.lasting_imports import lasting_imports  # noqa: E402
 
 with lasting_imports():
-    from fake_local_engine import SHAPES, FakeLocalEngine, completion_of
+    from fake_local_engine import SHAPES, FakeLocalEngine
 
 from grpo_runtime.colocated.engine_child import main  # noqa: E402
-from grpo_runtime.colocated.rank_engine import Completion  # noqa: E402
 from grpo_runtime.errors import UserError  # noqa: E402
-from grpo_runtime.rollout.interface import GenerateRequest  # noqa: E402
+from grpo_runtime.rollouts.interface import GenerateRequest, Rollout  # noqa: E402
 from grpo_runtime.weight_sync.interface import Info, ReceiverSettings  # noqa: E402
 from grpo_runtime.weight_sync.registry import SHARED_MEMORY  # noqa: E402
 
@@ -43,12 +42,12 @@ class FakeChild(FakeLocalEngine):
         self.num_steps = 0
         self.reach("make")
 
-    def sample_each(self, requests: Sequence[GenerateRequest]) -> Iterator[tuple[int, Completion]]:
+    def sample_each(self, requests: Sequence[GenerateRequest]) -> Iterator[tuple[int, Rollout]]:
         self.require_awake("weights", "kv_cache")
         self.reach("sample")
         for index, request in enumerate(requests):
             self.num_steps += 1
-            yield index, completion_of(request.seed)
+            yield index, self.rollout(request)
             self.reach(f"sampled {index}")
 
     def wake_up(self, tag: str) -> None:

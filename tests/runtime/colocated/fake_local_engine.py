@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from weight_sources import FixedWeights
 
-from grpo_runtime.colocated.rank_engine import Completion, OnCompleted
-from grpo_runtime.rollout.interface import GenerateRequest
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.rollouts.interface import GenerateRequest, OnFinished, Rollout, VersionSpan
 from grpo_runtime.weight_sync.interface import Info, Receiver, ReceiverSettings
 from grpo_runtime.weight_sync.local.in_process import InProcessReceiver
 
@@ -21,7 +21,7 @@ def some_weights() -> FixedWeights:
 
 
 class FakeLocalEngine:
-    """A `LocalEngine`. It answers the seed of a request as its tokens, and `logprobs` to every probe.
+    """A `LocalEngine`. It answers a request by the token of its seed, and every probe by `logprobs`.
 
     What is asleep cannot be used: vLLM would read memory that it has given back. After a sleep at level 2 it
     has no weights until the next update is finished.
@@ -34,7 +34,9 @@ class FakeLocalEngine:
         error: Exception | None = None,
         is_stepped: bool = False,
         receiver: Receiver | None = None,
+        name: str = "engine-0",
     ) -> None:
+        self.name = name
         self.calls: list[str] = []
         self.sampled: list[GenerateRequest] = []
         self.channel = FakeControlChannel(
@@ -53,9 +55,6 @@ class FakeLocalEngine:
         assert self._steps is not None
         self._steps.put(number)
 
-    def weight_version(self) -> str:
-        return self.version
-
     def sleep(self, level: int) -> None:
         self.calls.append(f"sleep {level}")
         self.asleep = {"weights", "kv_cache"}
@@ -69,23 +68,35 @@ class FakeLocalEngine:
         self.calls.append("reset prefix cache")
 
     def sample(
-        self, requests: Sequence[GenerateRequest], *, on_completed: OnCompleted | None = None
-    ) -> list[Completion]:
+        self, requests: Sequence[GenerateRequest], *, on_finished: OnFinished | None = None
+    ) -> list[Rollout]:
         self.calls.append("sample")
         self.require_weights()
         if self._error is not None:
             raise self._error
-        completions = [completion_of(request.seed) for request in requests]
+        rollouts = [self.rollout(request) for request in requests]
         self._num_unfinished = len(requests)
         while self._num_unfinished:
             number = self._num_unfinished if self._steps is None else self._steps.get(timeout=10)
             first = len(requests) - self._num_unfinished
             self._num_unfinished -= number
             for index in range(first, first + number):
-                if on_completed is not None:
-                    on_completed(index, completions[index])
+                if on_finished is not None:
+                    on_finished(index, rollouts[index])
         self.sampled += requests
-        return completions
+        return rollouts
+
+    def rollout(self, request: GenerateRequest) -> Rollout:
+        """What it answers to a request."""
+        length = request.seed % 3 + 1
+        return Rollout(
+            prompt_ids=request.prompt_ids,
+            completion_ids=(token_of(request.seed),) * length,
+            rollout_logprobs=(-0.5,) * length,
+            versions=(VersionSpan(PolicyVersion.parse(self.version), 0, length),),
+            is_terminated=request.seed % 2 == 0,
+            engine=self.name,
+        )
 
     def num_unfinished(self) -> int:
         return self._num_unfinished
@@ -107,9 +118,9 @@ class FakeLocalEngine:
             raise RuntimeError("the weights were thrown away, and no update has brought others")
 
 
-def completion_of(seed: int) -> Completion:
-    length = seed % 3 + 1
-    return Completion(token_ids=(seed,) * length, logprobs=(-0.1,) * length, is_terminated=seed % 2 == 0)
+def token_of(seed: int) -> int:
+    """The token that stands for a seed."""
+    return seed % 2**20
 
 
 class FakeControlChannel:

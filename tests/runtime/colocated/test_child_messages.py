@@ -6,40 +6,30 @@ from multiprocessing import Pipe
 import pytest
 
 from grpo_runtime.colocated.child_environment import VISIBLE_DEVICES, child_environment
-from grpo_runtime.colocated.child_messages import (
-    decode_error,
-    decode_finished,
-    decode_request,
-    encode_error,
-    encode_finished,
-    encode_request,
-)
-from grpo_runtime.colocated.json_pipe import receive, send
-from grpo_runtime.colocated.rank_engine import Completion
+from grpo_runtime.colocated.child_messages import decode_error, encode_error
+from grpo_runtime.colocated.frame_pipe import Message, receive, send
 from grpo_runtime.errors import UserError
-from grpo_runtime.rollout.errors import EngineError, EngineTimeoutError
-from grpo_runtime.rollout.interface import GenerateRequest
+from grpo_runtime.rollouts.errors import EngineError, EngineTimeoutError
+from grpo_runtime.rollouts.wire import logprobs_frame
 from grpo_runtime.weight_sync.interface import GroupBrokenError, WeightSyncError
 
 
-def test_requests_and_completions_keep_every_bit() -> None:
+def test_a_message_keeps_every_bit() -> None:
     ours, theirs = Pipe()
-    logprobs = (-0.1, math.pi / -3, -1.401298464324817e-45, -math.inf)
-    completion = Completion(token_ids=(0, 151_643), logprobs=logprobs, is_terminated=True)
-    request = GenerateRequest(prompt_ids=(1, 2), seed=2**63 - 1, is_evaluation=True, max_tokens=3)
+    frames = [logprobs_frame([-0.1, math.pi / -3, -math.inf]), logprobs_frame([])]
     with ours, theirs:
-        send(ours, encode_finished(7, completion))
-        send(ours, encode_request(request))
-        assert decode_finished(receive(theirs)) == (7, completion)
-        assert decode_request(receive(theirs)) == request
+        send(ours, {"finished": 7, "share": 0.1}, frames)
+        send(ours, {})
+        assert receive(theirs) == Message({"finished": 7, "share": 0.1}, frames)
+        assert receive(theirs) == Message({}, [])
 
 
 def test_who_closes_the_pipe_in_the_middle_of_a_message_ends_the_reading() -> None:
     ours, theirs = Pipe()
     with theirs:
         with ours:
-            ours.send_bytes(b"{}")
-        assert receive(theirs) == {}
+            send(ours, {"num_steps": 3})
+        assert receive(theirs) == Message({"num_steps": 3}, [])
         with pytest.raises(EOFError):
             receive(theirs)
 

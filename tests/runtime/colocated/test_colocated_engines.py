@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from fake_local_engine import FakeChannel, FakeLocalEngine, some_weights
+from fake_local_engine import FakeChannel, FakeLocalEngine, some_weights, token_of
 
 from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
@@ -15,8 +15,8 @@ from grpo_runtime.colocated.engine_slice import EngineSlice
 from grpo_runtime.colocated.engines import ColocatedEngines
 from grpo_runtime.colocated.executor import EngineExecutor
 from grpo_runtime.colocated.rank_engine import PHASES, RankEngine
-from grpo_runtime.rollout.errors import EngineError, EngineTimeoutError
-from grpo_runtime.rollout.interface import GenerateRequest, Generation, Probe, Rollout, VersionSpan
+from grpo_runtime.rollouts.errors import EngineError, EngineTimeoutError
+from grpo_runtime.rollouts.interface import GenerateRequest, Generation, Probe, Rollout, VersionSpan
 from grpo_runtime.weight_sync.registry import IN_PROCESS
 
 PROBE = Probe(token_ids=(1, 2, 3), logprobs=(-1.0, -2.0), tolerance=1e-4)
@@ -100,7 +100,7 @@ async def test_completions_come_in_the_order_of_requests_from_every_engine_once(
     assert len(report.synced) == num_engines
     assert engines.counts() == EngineCounts(desired=num_engines, known=num_engines, current=num_engines)
     assert [(rollout.prompt_ids, rollout.completion_ids[0]) for rollout in rollouts] == [
-        (request.prompt_ids, request.seed) for request in asked
+        (request.prompt_ids, token_of(request.seed)) for request in asked
     ]
     for rollout in rollouts:
         assert len(rollout.completion_ids) == len(rollout.rollout_logprobs)

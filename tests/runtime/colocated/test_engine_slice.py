@@ -8,7 +8,7 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.colocated.engine_slice import EngineSlice, num_colocated_engines
 from grpo_runtime.colocated.messages import GenerateCommand, SyncCommand
 from grpo_runtime.colocated.rank_engine import RankEngine
-from grpo_runtime.rollout.interface import GenerateRequest
+from grpo_runtime.rollouts.interface import GenerateRequest
 from grpo_runtime.weight_sync.registry import IN_PROCESS
 
 

@@ -10,8 +10,8 @@ import torch
 from fake_local_engine import FakeLocalEngine, some_weights
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.colocated.rank_engine import Completion, OnCompleted, RankEngine
-from grpo_runtime.rollout.interface import GenerateRequest, Probe
+from grpo_runtime.colocated.rank_engine import RankEngine
+from grpo_runtime.rollouts.interface import GenerateRequest, OnFinished, Probe, Rollout
 from grpo_runtime.torch_threads import settle_num_threads
 from grpo_runtime.weight_sync.interface import WeightSyncError
 from grpo_runtime.weight_sync.local.in_process import LentWeights
@@ -102,12 +102,6 @@ def test_an_engine_without_work_sleeps_as_well() -> None:
     assert "sample" not in fake.calls
 
 
-def test_the_version_is_the_one_the_engine_names() -> None:
-    engine = make(FakeLocalEngine(), sleep_level=1)
-    engine.sync(some_weights(), version=PolicyVersion(2, 5), probe=None)
-    assert engine.weight_version() == PolicyVersion(2, 5)
-
-
 @pytest.mark.parametrize(
     ("logprobs", "error"),
     [((-1.0, -2.0), 0.0), ((-1.5, -2.0), 0.25), ((-1.0, math.nan), math.inf), ((-1.0, -math.inf), math.inf)],
@@ -160,10 +154,10 @@ class CountingEngine(FakeLocalEngine):
         self.num_threads: list[int] = []
 
     def sample(
-        self, requests: Sequence[GenerateRequest], *, on_completed: OnCompleted | None = None
-    ) -> list[Completion]:
+        self, requests: Sequence[GenerateRequest], *, on_finished: OnFinished | None = None
+    ) -> list[Rollout]:
         self.num_threads.append(torch.get_num_threads())
-        return super().sample(requests, on_completed=on_completed)
+        return super().sample(requests, on_finished=on_finished)
 
     def probe_logprobs(self, token_ids: Sequence[int]) -> list[float]:
         self.num_threads.append(torch.get_num_threads())

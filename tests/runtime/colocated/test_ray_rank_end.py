@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from grpo_api.contract.exit_codes import ExitCode
-from grpo_runtime.colocated.json_pipe import receive, send
+from grpo_runtime.colocated.frame_pipe import receive, send
 from grpo_runtime.colocated.ray.errors import RayLostError
 from grpo_runtime.colocated.ray.node_folder import ENGINES_SOCKET
 from grpo_runtime.colocated.ray.rank_end import RayActorProcess, actor_of
 from grpo_runtime.process.failure import describe_failure
-from grpo_runtime.rollout.errors import EngineGoneError
+from grpo_runtime.rollouts.errors import EngineGoneError
 
 PodsAnswer = Callable[[Connection, dict[str, Any]], None]
 SECONDS = 20.0
@@ -33,7 +33,7 @@ def pod_that(answers: PodsAnswer, *, folder: Path) -> Iterator[None]:
 
     def serve() -> None:
         with listener.accept() as rank:
-            answers(rank, receive(rank))
+            answers(rank, receive(rank).header)
 
     with Listener(str(folder / ENGINES_SOCKET)) as listener, ThreadPoolExecutor(1) as threads:
         served = threads.submit(serve)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_local_engine import completion_of, some_weights
+from fake_local_engine import some_weights, token_of
 from forked_children import ChildServer
 from polling import wait_until
 
@@ -25,12 +25,12 @@ from grpo_runtime.colocated.engine_process import StartProcess
 from grpo_runtime.colocated.rank_engine import PHASES
 from grpo_runtime.colocated.recovering_engine import RecoveringEngine
 from grpo_runtime.errors import UserError
-from grpo_runtime.rollout.errors import EngineError
-from grpo_runtime.rollout.interface import GenerateRequest, Probe
+from grpo_runtime.rollouts.errors import EngineError
+from grpo_runtime.rollouts.interface import GenerateRequest, Probe
 from grpo_runtime.weight_sync.registry import SHARED_MEMORY
 
 REQUESTS = [GenerateRequest(prompt_ids=(1, 2), seed=seed + 2**60) for seed in range(4)]
-COMPLETIONS = [completion_of(request.seed) for request in REQUESTS]
+TOKENS = [token_of(request.seed) for request in REQUESTS]
 PROBE = Probe(token_ids=(1, 2, 3), logprobs=(-0.1, -2 / 3), tolerance=1e-4)
 LIMITS = ChildLimits(hung_after_seconds=2.0, call_seconds=30.0, start_seconds=60.0)
 VERSION = PolicyVersion(attempt=1, step=3)
@@ -89,9 +89,14 @@ class Rank:
         version = PolicyVersion(attempt=1, step=step)
         sync = self.engine.sync(some_weights(), version=version, probe=probe)
         assert (sync.probe_error, sync.num_bytes, len(sync.phase_seconds)) == (0.0, 16, len(PHASES))
-        assert self.engine.generate(REQUESTS) == COMPLETIONS
-        assert self.engine.weight_version() == version
+        self.sample(version)
         assert self.engine.num_finished == len(REQUESTS)
+
+    def sample(self, version: PolicyVersion) -> None:
+        """Sample with the weights of `version`, and compare the samples."""
+        rollouts = self.engine.generate(REQUESTS)
+        assert [rollout.completion_ids[0] for rollout in rollouts] == TOKENS
+        assert {span.version for rollout in rollouts for span in rollout.versions} == {version}
 
 
 MakeRank = Callable[..., Rank]

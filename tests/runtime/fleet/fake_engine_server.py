@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from aiohttp import web
-from fake_vllm import FakeVLLM, call_asgi, call_asgi_for_text
+from fake_vllm import FakeVLLM, call_asgi, call_asgi_for_bytes
 from guard_environment import ADMIN
 
 from grpo_api.contract.endpoints import ROLLOUT_READY_PATH
@@ -62,7 +62,7 @@ class FakeEngine:
     def freeze_core(self) -> None:
         """Answer who it is and nothing that the engine core must answer, until `thaw` or `restart`."""
         may_go_on = self._core_may_go_on = asyncio.Event()
-        for path in (routes.IS_PAUSED_PATH, routes.GENERATE_PATH, routes.PAUSE_PATH):
+        for path in (routes.IS_PAUSED_PATH, routes.SAMPLE_PATH, routes.LOGPROBS_PATH, routes.PAUSE_PATH):
             self.vllm.during[path] = may_go_on.wait
 
     def thaw(self) -> None:
@@ -131,7 +131,7 @@ class FakeEngine:
         self._connections.add(request.transport)
         body = await request.read()
         await self._may_serve.wait()
-        status, answer = await call_asgi_for_text(
+        status, answer = await call_asgi_for_bytes(
             self._guard,
             self.vllm,
             method=request.method,
@@ -140,10 +140,10 @@ class FakeEngine:
             headers=[(name.lower(), value) for name, value in request.raw_headers],
             parts=[body],
         )
-        if request.path == routes.GENERATE_PATH and self.num_to_lose > 0:
+        if request.path == routes.SAMPLE_PATH and self.num_to_lose > 0:
             self.num_to_lose -= 1
             await asyncio.Event().wait()
-        return web.Response(text=answer, status=status, content_type="application/json")
+        return web.Response(body=answer, status=status)
 
 
 def sha256_of(weights: HostCopy) -> str:

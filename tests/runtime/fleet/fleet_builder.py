@@ -17,7 +17,7 @@ from grpo_api.v1alpha1.spec import SamplingSpec
 from grpo_runtime.fleet.core import FleetCore
 from grpo_runtime.fleet.engine_client import Address
 from grpo_runtime.fleet.settings import FleetSettings
-from grpo_runtime.rollout.interface import GenerateRequest, Probe, Rollout, SyncReport
+from grpo_runtime.rollouts.interface import GenerateRequest, Probe, Rollout, SyncReport
 from grpo_runtime.settings import Tokens
 from grpo_runtime.weight_sync.registry import Backend
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_api.v1alpha1.spec import SamplingSpec
+from grpo_runtime.fleet.answers import sampling_call
 from grpo_runtime.fleet.bundle import MAX_SAMPLES, MIN_CALLS_PER_ENGINE, bundle
-from grpo_runtime.fleet.generate_api import sampling_body
-from grpo_runtime.rollout.interface import GenerateRequest
+from grpo_runtime.rollouts.interface import GenerateRequest
 
 
 def group(prompt: int, size: int, *, first_seed: int = 0) -> list[GenerateRequest]:
@@ -49,8 +49,8 @@ def test_samples_of_another_length_are_another_call_and_say_so() -> None:
     requests = [replace(request, max_tokens=3 + request.seed // 2) for request in group(1, 4)]
     made = bundle(requests * 8, num_engines=1)
     assert [(call.num_samples, call.max_tokens) for call in made] == [(2, 3), (2, 4)] * 8
-    body = sampling_body(made[0], sampling=SamplingSpec(max_tokens=9))
-    assert body["sampling_params"]["max_tokens"] == 3
+    call = sampling_call(made[0], sampling=SamplingSpec(max_tokens=9))
+    assert call.parameters["max_tokens"] == 3
 
 
 def test_nobody_to_ask_and_nothing_to_ask() -> None:

@@ -12,8 +12,8 @@ from grpo_runtime.errors import UserError
 from grpo_runtime.fleet.bundle import Bundle, bundle
 from grpo_runtime.fleet.dispatch import MAX_ENGINES_PER_REQUEST, Dispatch, DispatchLimits
 from grpo_runtime.fleet.errors import EngineRefusedError
-from grpo_runtime.rollout.errors import EngineError, EngineGoneError, RolloutLostError
-from grpo_runtime.rollout.interface import GenerateRequest, Rollout, VersionSpan
+from grpo_runtime.rollouts.errors import EngineError, EngineGoneError, RolloutLostError
+from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, VersionSpan
 
 VERSION = PolicyVersion(1, 0)
 Behaviour = Callable[["FakeWorker", Bundle], None]

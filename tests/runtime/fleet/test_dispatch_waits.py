@@ -9,8 +9,8 @@ import pytest
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.fleet.bundle import Bundle
 from grpo_runtime.fleet.dispatch import Dispatch, DispatchLimits
-from grpo_runtime.rollout.errors import RolloutLostError
-from grpo_runtime.rollout.interface import Rollout, VersionSpan
+from grpo_runtime.rollouts.errors import RolloutLostError
+from grpo_runtime.rollouts.interface import Rollout, VersionSpan
 
 EMPTY_WAIT_SECONDS = 60.0
 NUM_REQUESTS = 4

@@ -8,15 +8,17 @@ from fake_engine_server import FakeEngine
 from fake_vllm import RefusedError
 from fleet_builder import GIVE_UP_SECONDS, TOKENS, hang, raising
 
+from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engine.routes import IS_PAUSED_PATH, PAUSE_PATH
 from grpo_runtime.fleet.connections import open_session
-from grpo_runtime.fleet.engine_client import EngineClient, Load
+from grpo_runtime.fleet.engine_client import MAX_BYTES, EngineClient, Load
 from grpo_runtime.fleet.errors import EngineConflictError, EngineRefusedError
-from grpo_runtime.rollout.errors import EngineGoneError, EngineTimeoutError
+from grpo_runtime.rollouts.errors import EngineGoneError, EngineTimeoutError
+from grpo_runtime.rollouts.wire import EngineCall
 
 pytestmark = pytest.mark.usefixtures("pod_environment")
 
-SAMPLE = {"token_ids": [1], "sampling_params": {"seed": 5}}
+CALL = EngineCall((1, 2), {"seed": 5})
 
 
 @pytest.fixture
@@ -50,19 +52,18 @@ async def test_a_call_of_an_attempt_that_is_over_is_refused(engine: FakeEngine, 
 
 async def test_only_a_probe_passes_before_admission(client: EngineClient) -> None:
     with pytest.raises(EngineRefusedError, match=r"HTTP 503: .*not admitted") as refusal:
-        await client.generate(SAMPLE, timeout_seconds=GIVE_UP_SECONDS)
+        await client.sample(CALL, max_bytes=MAX_BYTES)
     assert refusal.value.status == 503
-    probe = {"token_ids": [1, 2], "sampling_params": {"prompt_logprobs": 0}}
-    assert await client.generate(probe, is_probe=True, timeout_seconds=GIVE_UP_SECONDS)
+    assert await client.logprobs(CALL, timeout_seconds=GIVE_UP_SECONDS)
 
 
-async def test_an_answer_is_read_only_so_far(client: EngineClient) -> None:
-    probe = {"token_ids": [1, 2], "sampling_params": {"prompt_logprobs": 0}}
-    whole = await client.generate(probe, is_probe=True, timeout_seconds=GIVE_UP_SECONDS)
-    exact = {"is_probe": True, "timeout_seconds": GIVE_UP_SECONDS}
-    assert await client.generate(probe, max_bytes=len(whole), **exact) == whole
+async def test_an_answer_is_read_only_so_far(engine: FakeEngine, client: EngineClient) -> None:
+    engine.vllm.weight_version = "1.0"
+    await client.admit(PolicyVersion(1, 0), timeout_seconds=GIVE_UP_SECONDS)
+    whole = await client.sample(CALL, max_bytes=MAX_BYTES)
+    assert await client.sample(CALL, max_bytes=len(whole)) == whole
     with pytest.raises(EngineRefusedError, match=f"the answer has more than {len(whole) - 1} bytes"):
-        await client.generate(probe, max_bytes=len(whole) - 1, **exact)
+        await client.sample(CALL, max_bytes=len(whole) - 1)
 
 
 async def test_an_engine_that_does_not_answer_is_given_up_at_the_deadline(

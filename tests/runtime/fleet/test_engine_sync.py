@@ -72,7 +72,7 @@ async def test_an_engine_is_paused_from_the_call_that_pauses_it_until_it_has_res
     async def look() -> None:
         was_paused.append(engine.vllm.is_paused)
 
-    for path in (routes.INIT_PATH, routes.FINISH_PATH, routes.GENERATE_PATH):
+    for path in (routes.INIT_PATH, routes.FINISH_PATH, routes.LOGPROBS_PATH):
         engine.vllm.during[path] = look
     began = time.monotonic()
     report = await sync_of(client_of(engine, session)).run(job(0))
@@ -107,7 +107,7 @@ async def test_an_update_left_open_by_an_earlier_trainer_is_ended_by_the_next(
         routes.UPDATE_PATH,
         routes.FINISH_PATH,
         routes.RESUME_PATH,
-        routes.GENERATE_PATH,
+        routes.LOGPROBS_PATH,
         routes.WEIGHT_INFO_PATH,
     ],
 )
@@ -168,9 +168,9 @@ async def test_logprobs_beyond_the_tolerance_fail_every_sync_and_not_only_the_fi
                 await sync.run(job(step))
 
 
-@pytest.mark.parametrize("wrong", ["0", "1"])
+@pytest.mark.parametrize("wrong", [0, 1])
 async def test_every_core_of_an_engine_is_verified(
-    wrong: str, engine: FakeEngine, session: aiohttp.ClientSession
+    wrong: int, engine: FakeEngine, session: aiohttp.ClientSession
 ) -> None:
     client = client_of(engine, session)
     sync = OneEngineSync(client, backend=FAKE_BACKEND, timeout_seconds=GIVE_UP_SECONDS, cores_per_engine=2)
@@ -188,7 +188,7 @@ async def test_an_engine_is_not_ready_before_it_is_verified(
     async def look() -> None:
         was_ready.append(await engine.is_ready())
 
-    engine.vllm.during[routes.GENERATE_PATH] = look
+    engine.vllm.during[routes.LOGPROBS_PATH] = look
     await sync_of(client_of(engine, session)).run(job(0))
     assert was_ready == [False]
 

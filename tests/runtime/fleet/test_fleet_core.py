@@ -22,11 +22,11 @@ from fleet_builder import (
 )
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.engine.routes import GENERATE_PATH, PAUSE_PATH, UPDATE_PATH
+from grpo_runtime.engine.routes import PAUSE_PATH, SAMPLE_PATH, UPDATE_PATH
 from grpo_runtime.fleet.dispatch import MAX_ENGINES_PER_REQUEST
 from grpo_runtime.fleet.engine_client import Address
-from grpo_runtime.rollout.errors import EngineError, RolloutLostError
-from grpo_runtime.rollout.interface import FailedSyncs
+from grpo_runtime.rollouts.errors import EngineError, RolloutLostError
+from grpo_runtime.rollouts.interface import FailedSyncs
 
 pytestmark = pytest.mark.usefixtures("pod_environment")
 
@@ -62,7 +62,7 @@ async def test_requests_of_an_engine_that_fell_out_of_the_fleet_go_to_another_on
             bad.vllm.during[PAUSE_PATH] = hang
             raise RefusedError("a bad answer")
 
-        bad.vllm.during[GENERATE_PATH] = hang_and_fail_the_last
+        bad.vllm.during[SAMPLE_PATH] = hang_and_fail_the_last
         rollouts = await fleet.generate(requests(8))
         assert seeds(rollouts) == list(range(100, 108))
         assert {rollout.engine for rollout in rollouts} == {"good"}
@@ -112,7 +112,7 @@ async def test_an_engine_that_does_not_compute_what_is_trained_leaves_the_fleet_
         assert (await good.is_ready(), await wrong.is_ready()) == (True, False)
         rollouts = await fleet.generate(requests(8))
         assert {rollout.engine for rollout in rollouts} == {"good"}
-        assert wrong.vllm.completions_asked == []
+        assert wrong.vllm.asked == []
 
 
 async def test_why_an_engine_gets_no_weights_is_known_until_it_gets_them() -> None:
@@ -181,7 +181,7 @@ async def test_an_engine_whose_weights_are_superseded_in_transfer_is_given_no_wo
         await until(lambda: f"POST {UPDATE_PATH}" in late.vllm.reached)
         await sync(fleet, step=1)
         # there is more work than the other engine may be given
-        good.vllm.during[GENERATE_PATH] = may_answer.wait
+        good.vllm.during[SAMPLE_PATH] = may_answer.wait
         work = asyncio.ensure_future(fleet.generate(requests(8)))
         await until(lambda: good.vllm.num_sampling == 1)
 
@@ -193,7 +193,7 @@ async def test_an_engine_whose_weights_are_superseded_in_transfer_is_given_no_wo
 
         assert versions(await work) == {"1.1"}
         assert late.vllm.weight_version == "1.0"
-        assert late.vllm.completions_asked == []
+        assert late.vllm.asked == []
         assert fleet.num_stale_answers == 0
 
 

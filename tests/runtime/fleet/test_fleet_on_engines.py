@@ -24,7 +24,7 @@ from grpo_runtime.fleet.errors import EngineConflictError
 from grpo_runtime.fleet.fleet import Fleet
 from grpo_runtime.fleet.settings import FleetSettings
 from grpo_runtime.model.load import load_tokenizer
-from grpo_runtime.rollout.interface import GenerateRequest, Rollout, SyncReport
+from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, SyncReport
 from grpo_runtime.settings import Tokens
 from grpo_runtime.weight_sync.registry import GLOO
 

@@ -7,9 +7,9 @@ import pytest
 from fake_engine_server import FakeEngine
 from fleet_builder import fleet_of, hang, requests, seeds, until
 
-from grpo_runtime.engine.routes import GENERATE_PATH
+from grpo_runtime.engine.routes import SAMPLE_PATH
 from grpo_runtime.fleet.core import FleetCore
-from grpo_runtime.rollout.interface import Generation
+from grpo_runtime.rollouts.interface import Generation
 
 pytestmark = pytest.mark.usefixtures("pod_environment")
 
@@ -29,7 +29,7 @@ async def test_engines_that_hang_are_named_with_what_they_hold_while_others_have
         async def hang_until_released() -> None:
             await released.wait()
 
-        bad.vllm.during[GENERATE_PATH] = hang_until_released
+        bad.vllm.during[SAMPLE_PATH] = hang_until_released
         work = asyncio.ensure_future(fleet.generate(requests(8)))
         await until(lambda: fleet.generation() is not None and generation_of(fleet).num_done == 4)
         await until(lambda: generation_of(fleet).given == {"bad": 4})
@@ -46,7 +46,7 @@ async def test_each_sample_that_is_finished_begins_the_quiet_time_again() -> Non
     engine = FakeEngine("slow")
     async with fleet_of(engine, max_in_flight=1) as fleet:
         turns: asyncio.Queue[None] = asyncio.Queue()
-        engine.vllm.during[GENERATE_PATH] = turns.get
+        engine.vllm.during[SAMPLE_PATH] = turns.get
         began_at = time.monotonic()
         work = asyncio.ensure_future(fleet.generate(requests(3)))
         for num_done in range(3):
@@ -64,7 +64,7 @@ async def test_each_sample_that_is_finished_begins_the_quiet_time_again() -> Non
 async def test_a_call_that_is_given_up_leaves_no_generation_behind() -> None:
     engine = FakeEngine("a")
     async with fleet_of(engine) as fleet:
-        engine.vllm.during[GENERATE_PATH] = hang
+        engine.vllm.during[SAMPLE_PATH] = hang
         work = asyncio.ensure_future(fleet.generate(requests(2)))
         await until(lambda: fleet.generation() is not None)
         work.cancel()
@@ -75,7 +75,7 @@ async def test_a_call_that_is_given_up_leaves_no_generation_behind() -> None:
 async def test_of_a_call_for_several_completions_each_counts() -> None:
     engine, turns = FakeEngine("only"), asyncio.Queue[None]()
     async with fleet_of(engine, max_in_flight=2) as fleet:
-        engine.vllm.during[GENERATE_PATH] = turns.get
+        engine.vllm.during[SAMPLE_PATH] = turns.get
         work = asyncio.ensure_future(fleet.generate(requests(8)))
         await until(lambda: fleet.generation() is not None)
         turns.put_nowait(None)

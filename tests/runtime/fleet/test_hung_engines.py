@@ -8,7 +8,7 @@ import pytest
 from fake_engine_server import FakeEngine
 from fleet_builder import fleet_of, requests, seeds, sync, until, versions
 
-from grpo_runtime.engine.routes import GENERATE_PATH, IS_PAUSED_PATH, UPDATE_PATH
+from grpo_runtime.engine.routes import IS_PAUSED_PATH, SAMPLE_PATH, UPDATE_PATH
 from grpo_runtime.fleet.core import FleetCore
 
 pytestmark = pytest.mark.usefixtures("pod_environment")
@@ -56,7 +56,7 @@ async def test_the_requests_of_a_hung_engine_go_to_the_others(
             in_work.set()
             await may_go_on.wait()
 
-        bad.vllm.during[GENERATE_PATH] = sample
+        bad.vllm.during[SAMPLE_PATH] = sample
         step = asyncio.ensure_future(fleet.generate(requests(8)))
         await in_work.wait()
         freeze(bad)
@@ -80,10 +80,10 @@ async def test_the_only_engine_is_asked_again_for_what_was_lost() -> None:
     engine = FakeEngine("only")
     async with fleet_of(engine, **SOON) as fleet:
         await fleet.generate(requests(8))
-        num_asked = len(engine.vllm.completions_asked)
+        num_asked = len(engine.vllm.asked)
         engine.num_to_lose = 1
         assert seeds(await fleet.generate(requests(8))) == list(range(100, 108))
-        assert len(engine.vllm.completions_asked) > num_asked
+        assert len(engine.vllm.asked) > num_asked
         assert fleet.num_lost == 0
 
 
@@ -172,7 +172,7 @@ async def test_an_engine_that_has_ended_is_not_called_hung(
     good, bad = FakeEngine("good"), FakeEngine("bad")
     async with fleet_of(good, bad, **SOON) as fleet:
         may_go_on = asyncio.Event()
-        good.vllm.during[GENERATE_PATH] = may_go_on.wait
+        good.vllm.during[SAMPLE_PATH] = may_go_on.wait
         step = asyncio.ensure_future(fleet.generate(requests(8)))
         await until(lambda: good.vllm.num_sampling > 0)
         if is_hung_before:
@@ -210,7 +210,7 @@ async def test_an_engine_that_is_slow_keeps_its_work(
     async with fleet_of(slow, **LATE) as fleet:
         await fleet.generate(requests(1))
         released = asyncio.Event()
-        slow.vllm.during[GENERATE_PATH] = released.wait
+        slow.vllm.during[SAMPLE_PATH] = released.wait
         if not is_core_answering:
             slow.vllm.during[IS_PAUSED_PATH] = released.wait
         step = asyncio.ensure_future(fleet.generate(requests(4)))

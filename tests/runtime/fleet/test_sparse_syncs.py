@@ -12,7 +12,7 @@ from weight_sources import FixedWeights
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.fleet.core import FleetCore
 from grpo_runtime.report.sync import sync_metrics
-from grpo_runtime.rollout.interface import SyncReport
+from grpo_runtime.rollouts.interface import SyncReport
 from grpo_runtime.weight_sync.registry import Backend
 from grpo_runtime.weight_sync.sparse.sparse_weights import SparseWeights
 from grpo_runtime.weight_sync.stream.digest import TAG_BYTES

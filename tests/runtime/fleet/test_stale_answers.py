@@ -6,7 +6,7 @@ import pytest
 from fake_engine_server import FakeEngine
 from fleet_builder import fleet_of, requests, seeds, sync, until, versions
 
-from grpo_runtime.engine.routes import GENERATE_PATH
+from grpo_runtime.engine.routes import SAMPLE_PATH
 
 pytestmark = pytest.mark.usefixtures("pod_environment")
 
@@ -38,11 +38,7 @@ async def test_a_completion_with_other_weights_in_any_span_is_thrown_away_and_sa
         assert versions(rollouts) == {"1.1"}
         assert fleet.num_stale_answers == 3
         assert fleet.num_resent >= 3
-        asked = [
-            body["sampling_params"]["seed"]
-            for engine in (behind, good)
-            for body in engine.vllm.completions_asked
-        ]
+        asked = [call for engine in (behind, good) for call in engine.vllm.asked]
         assert len(asked) == 8 + fleet.num_resent // 3
 
 
@@ -59,7 +55,7 @@ async def test_an_engine_with_stale_answers_gets_no_work_before_it_has_been_sync
         # how it is and what it does is asked at any time
         calls = [call for call in behind.vllm.reached if not call.startswith("GET ")]
         sample, pause, *between, admitted = calls
-        assert (sample, pause, admitted) == ("POST /inference/v1/generate", "POST /pause", sample)
+        assert (sample, pause, admitted) == ("POST /grpo/v1/sample", "POST /pause", sample)
         assert "POST /finish_weight_update" in between
         assert fleet.num_stale_answers == 1
 
@@ -68,7 +64,7 @@ async def test_a_completion_that_new_weights_interrupted_is_thrown_away_and_samp
     engine = FakeEngine("a")
     async with fleet_of(engine) as fleet:
         may_go_on = asyncio.Event()
-        engine.vllm.during[GENERATE_PATH] = may_go_on.wait
+        engine.vllm.during[SAMPLE_PATH] = may_go_on.wait
         step = asyncio.ensure_future(fleet.generate(requests(4)))
         await until(lambda: engine.vllm.num_sampling == 4)
         engine.vllm.during.clear()

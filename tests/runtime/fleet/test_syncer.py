@@ -13,7 +13,7 @@ from fleet_builder import GIVE_UP_SECONDS, PROBE, TOKENS, fleet_of, fleet_settin
 from weight_sources import FixedWeights
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.engine.routes import GENERATE_PATH, UPDATE_PATH
+from grpo_runtime.engine.routes import LOGPROBS_PATH, UPDATE_PATH
 from grpo_runtime.fleet.connections import open_session
 from grpo_runtime.fleet.engine_client import Address, EngineClient
 from grpo_runtime.fleet.engine_sync import EngineSync, EngineSyncReport, SyncJob
@@ -78,7 +78,7 @@ class ShortLag(Deadlines):
 
 async def test_an_engine_that_hangs_in_its_first_probe_does_not_hold_one_that_is_verified() -> None:
     engines = {"good": FakeEngine("good"), "stuck": FakeEngine("stuck")}
-    engines["stuck"].vllm.during[GENERATE_PATH] = hang
+    engines["stuck"].vllm.during[LOGPROBS_PATH] = hang
     copy = HostCopy(FixedWeights([("w", torch.ones(4))]))
     async with (
         asyncio.timeout(GIVE_UP_SECONDS),

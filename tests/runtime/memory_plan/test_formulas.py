@@ -28,7 +28,7 @@ from grpo_runtime.memory_plan.model_sizes import model_sizes, sizes_of_folder
 from grpo_runtime.model.load import DTYPES
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.lora import add_adapter
-from grpo_runtime.rollout.interface import Rollout
+from grpo_runtime.rollouts.interface import Rollout
 from grpo_runtime.trainer.batch import make_batch
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.learner import Learner

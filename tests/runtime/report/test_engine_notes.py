@@ -8,7 +8,7 @@ from grpo_runtime.report.engine_notes import (
     without_weights,
     without_weights_message,
 )
-from grpo_runtime.rollout.interface import FailedSyncs, Generation
+from grpo_runtime.rollouts.interface import FailedSyncs, Generation
 
 NONE_CURRENT = EngineCounts(desired=2, known=2, current=0)
 ONE_CURRENT = EngineCounts(desired=2, known=2, current=1)

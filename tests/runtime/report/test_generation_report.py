@@ -13,7 +13,7 @@ from grpo_runtime.report.progress import read_progress
 from grpo_runtime.report.reporter import Reporter
 from grpo_runtime.report.scoring import unscored_message
 from grpo_runtime.rewards.types import OpenCalls, Outage
-from grpo_runtime.rollout.interface import Generation
+from grpo_runtime.rollouts.interface import Generation
 
 CURRENT = EngineCounts(desired=2, known=2, current=2)
 NONE_CURRENT = EngineCounts(desired=2, known=2, current=0)

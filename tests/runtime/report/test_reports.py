@@ -11,7 +11,7 @@ from grpo_runtime.report.metrics import MetricsFile, MetricsRecord
 from grpo_runtime.report.plot import plot_run
 from grpo_runtime.report.progress import ProgressFile, read_progress
 from grpo_runtime.report.prometheus import prometheus_text
-from grpo_runtime.rollout.interface import Rollout, VersionSpan
+from grpo_runtime.rollouts.interface import Rollout, VersionSpan
 
 
 def rollout(num_tokens: int, *, is_terminated: bool = True, versions: tuple[str, ...] = ("1.0",)) -> Rollout:

@@ -12,7 +12,7 @@ from grpo_runtime.report.plot import plot_run
 from grpo_runtime.report.prometheus import prometheus_text
 from grpo_runtime.report.sync import sync_metrics
 from grpo_runtime.report.sync_cost import describe_syncs
-from grpo_runtime.rollout.interface import SyncReport
+from grpo_runtime.rollouts.interface import SyncReport
 
 FLEET: dict[str, Any] = {
     "num_bytes": 3_000_000_000,

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from pod_builder import run_config
+from reward_matrix import put_together
 
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.reasoning_gym import read_reasoning_gym
@@ -177,9 +178,9 @@ async def test_a_reasoning_gym_task_is_scored_in_the_worker_by_its_own_scorer(ta
     )
     right = [f"<think>hm</think><answer>{row['answer']}</answer>" for row in rows]
     async with RewardPool((function,)) as pool:
-        solved = pool.put_together([await pool.submit(request(rows, right))], step=0)
-        unsolved = pool.put_together(
-            [await pool.submit(request(rows, ["<answer>no idea</answer>"] * 4))], step=0
+        solved = put_together(pool, [await pool.submit(request(rows, right))], step=0)
+        unsolved = put_together(
+            pool, [await pool.submit(request(rows, ["<answer>no idea</answer>"] * 4))], step=0
         )
     assert [value for (value,) in solved.values] == [1.0] * 4
     assert max(value or 0.0 for (value,) in unsolved.values) < 0.5
@@ -200,7 +201,7 @@ async def test_the_problems_of_an_evaluation_are_scored_by_the_task_that_made_th
     async def scores(pool: RewardPool, problems: tuple[Prompt, ...]) -> list[float | None]:
         rows = [{"prompt": problem.content, **problem.columns} for problem in problems]
         right = [f"<answer>{row['answer']}</answer>" for row in rows]
-        matrix = pool.put_together([await pool.submit(request(rows, right))], step=0)
+        matrix = put_together(pool, [await pool.submit(request(rows, right))], step=0)
         assert matrix.failures == ()
         return [value for (value,) in matrix.values]
 
@@ -220,7 +221,7 @@ async def test_math_verify_runs_in_the_worker_and_an_unreadable_answer_costs_onl
     rows = [{"prompt": "?", "answer": answer} for answer in (GSM8K_ANSWER, "####", "7")]
     function = RewardFunction(name="right", source=BuiltinFunction(name="math_verify"), max_failure_share=0.5)
     async with RewardPool((function,)) as pool:
-        matrix = pool.put_together([await pool.submit(request(rows, ["1072", "1072", "8"]))], step=0)
+        matrix = put_together(pool, [await pool.submit(request(rows, ["1072", "1072", "8"]))], step=0)
     assert matrix.values == ((1.0,), (None,), (0.0,))
     assert matrix.failures[0].num_samples == 1
     assert "holds no expression" in matrix.failures[0].reason

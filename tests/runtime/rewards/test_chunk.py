@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from reward_matrix import RewardMatrix, put_together
 
 from grpo_runtime.errors import UserError
 from grpo_runtime.rewards.pool import RewardPool
@@ -16,7 +17,6 @@ from grpo_runtime.rewards.types import (
     ImportedFunction,
     RewardFailure,
     RewardFunction,
-    RewardMatrix,
     RewardRequest,
 )
 
@@ -48,7 +48,7 @@ def chunks(*groups: Sequence[str], **columns: str) -> list[RewardRequest]:
 
 
 async def scored(pool: RewardPool, requests: Sequence[RewardRequest]) -> RewardMatrix:
-    return pool.put_together(await asyncio.gather(*map(pool.submit, requests)), step=STEP)
+    return put_together(pool, await asyncio.gather(*map(pool.submit, requests)), step=STEP)
 
 
 async def test_a_chunk_that_hangs_costs_its_own_rewards_and_no_others(tmp_path: Path) -> None:
@@ -146,12 +146,12 @@ async def test_an_evaluation_is_judged_apart_from_the_step_that_follows_it() -> 
     good, bad = [["a", "b"]] * 8, [["no", "a"]] * 2
     async with RewardPool((example("raises_on_no"),)) as pool:
         evaluated = await asyncio.gather(*map(pool.submit, chunks(*good)))
-        pool.put_together(evaluated, step=STEP, is_evaluation=True)
+        put_together(pool, evaluated, step=STEP, is_evaluation=True)
         with pytest.raises(UserError, match=r"raises_on_no failed on 4 of 4 completions of step 4 "):
             await scored(pool, chunks(*bad))
         evaluated = await asyncio.gather(*map(pool.submit, chunks(*bad)))
         with pytest.raises(UserError, match=r"on 4 of 4 completions of the evaluation after step 3 \(100%\)"):
-            pool.put_together(evaluated, step=STEP, is_evaluation=True)
+            put_together(pool, evaluated, step=STEP, is_evaluation=True)
 
 
 def test_failing_evaluations_do_not_count_as_steps_in_a_row() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from pod_builder import run_config
+from reward_matrix import put_together
 from tiny_families import chat_tokenizer, write_tiny_family
 from transformers import AutoModelForSequenceClassification, LlamaConfig
 
@@ -118,7 +119,7 @@ async def test_a_job_scores_its_groups_with_the_model_that_it_names(folder: Path
         total_steps=1,
     )
     async with RewardPool((judge,)) as pool:
-        matrix = pool.put_together([await pool.submit(group)], step=0)
+        matrix = put_together(pool, [await pool.submit(group)], step=0)
     expected = [logit_of(folder, PROMPTS[0] + text) for text in COMPLETIONS]
     assert [value for (value,) in matrix.values] == pytest.approx(expected, abs=1e-5)
 

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 from pod_builder import run_config
+from reward_matrix import put_together
 
 from grpo_api.v1alpha1.spec import RewardSpec
 from grpo_runtime.process.user_code import FunctionFile
@@ -118,5 +119,5 @@ async def test_a_new_kind_of_reward_is_a_row(monkeypatch: pytest.MonkeyPatch, tm
     )
     async with RewardPool(functions) as pool:
         await pool.try_out(chunk)
-        matrix = pool.put_together([await pool.submit(chunk)], step=0)
+        matrix = put_together(pool, [await pool.submit(chunk)], step=0)
     assert (matrix.names, matrix.values) == (("knows",), ((1.0,), (0.0,)))

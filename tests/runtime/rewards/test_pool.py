@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reward_matrix import RewardMatrix, put_together
 
 from grpo_runtime.errors import UserError
 from grpo_runtime.process.user_code import FunctionFile
@@ -21,7 +22,6 @@ from grpo_runtime.rewards.types import (
     FailureKind,
     ImportedFunction,
     RewardFunction,
-    RewardMatrix,
     RewardRequest,
 )
 from grpo_runtime.rewards.worker_group import WorkerGroup
@@ -54,7 +54,7 @@ async def score(function: RewardFunction, asked: RewardRequest) -> RewardMatrix:
 
 async def scored(pool: RewardPool, *chunks: RewardRequest) -> RewardMatrix:
     """A step that is cut into `chunks`."""
-    return pool.put_together(await asyncio.gather(*map(pool.submit, chunks)), step=3)
+    return put_together(pool, await asyncio.gather(*map(pool.submit, chunks)), step=3)
 
 
 def column(matrix: RewardMatrix, index: int = 0) -> list[float | None]:

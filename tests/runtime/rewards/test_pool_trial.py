@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 
 import pytest
+from reward_matrix import put_together
 
 from grpo_runtime.errors import UserError
 from grpo_runtime.rewards.pool import RewardPool
@@ -81,7 +82,7 @@ async def test_what_may_be_the_completions_own_fault_is_a_warning_and_counts_for
         assert f"mine failed when it was tried before the first step, with {sample}: {reason}" in caplog.text
         assert pool.open_calls() == []
         if name != "infinite":
-            matrix = pool.put_together([await pool.submit(request("yes"))], step=0)
+            matrix = put_together(pool, [await pool.submit(request("yes"))], step=0)
             assert matrix.failures == ()
 
 
@@ -123,6 +124,6 @@ async def test_a_metric_of_the_runs_own_name_is_told_once_and_left_out(
             "reward function mine calls log_metric with completions/mean_length, which is a metric of the "
             "run itself: the value is left out; take another name, such as mine/mean_length"
         )
-        matrix = pool.put_together([await pool.submit(TRIAL)], step=0)
+        matrix = put_together(pool, [await pool.submit(TRIAL)], step=0)
     assert len(caplog.records) == 1
     assert {name for name in matrix.metrics if name.startswith("completions")} == {"completions/own_length"}

@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 from fake_reward_service import body, cut_off, endless, hang, raw, serving, status, write_certificate
 from pod_builder import free_port
+from reward_matrix import put_together
 
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_runtime.errors import RewardServiceUnreachableError, UserError
@@ -403,6 +404,6 @@ async def test_a_service_is_a_column_beside_other_rewards() -> None:
         )
         async with RewardPool(functions) as pool:
             scored = await asyncio.gather(*(pool.submit(chunk(text, answer=["aa"])) for text in ("aa", "b")))
-            matrix = pool.put_together(scored, step=0)
+            matrix = put_together(pool, scored, step=0)
     assert matrix.values == ((1.0, 2.0), (0.0, 1.0))
     assert matrix.names == ("exact", "judge")

@@ -7,10 +7,11 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from reward_matrix import RewardMatrix, put_together
 
 from grpo_runtime.process.user_code import FunctionFile
 from grpo_runtime.rewards.pool import RewardPool
-from grpo_runtime.rewards.types import ImportedFunction, RewardFunction, RewardMatrix, RewardRequest
+from grpo_runtime.rewards.types import ImportedFunction, RewardFunction, RewardRequest
 
 HUNG_SECONDS = 120.0
 """For what comes in a moment, when it never comes."""
@@ -38,7 +39,7 @@ async def score(pool: RewardPool, *completions: str, **columns: str) -> RewardMa
         step=0,
         total_steps=200,
     )
-    return pool.put_together([await pool.submit(request)], step=0)
+    return put_together(pool, [await pool.submit(request)], step=0)
 
 
 @pytest.mark.parametrize("name", ["one_at_a_time", "by_a_task_that_lives_on"])

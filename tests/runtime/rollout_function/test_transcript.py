@@ -3,8 +3,8 @@
 import pytest
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.rollout.interface import GenerateRequest, Rollout, VersionSpan
 from grpo_runtime.rollout_function.transcript import Transcript
+from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, VersionSpan
 
 REQUEST = GenerateRequest((1, 2), seed=7)
 FIRST, SECOND = PolicyVersion(1, 3), PolicyVersion(1, 4)

@@ -13,8 +13,9 @@ from grpo_runtime.errors import UserError
 from grpo_runtime.model.char_tokenizer import char_tokenizer
 from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.process.user_code import FunctionFile
-from grpo_runtime.rollout.interface import GenerateRequest, OnFinished, Rollout, VersionSpan
 from grpo_runtime.rollout_function.turns import FunctionOptions, RolloutFunction
+from grpo_runtime.rollouts.group import Group
+from grpo_runtime.rollouts.interface import GenerateRequest, OnFinished, Rollout, VersionSpan
 
 MAX_TOKENS = 8
 PAUSES = (0.0, 0.01)
@@ -26,6 +27,7 @@ PROMPT = Prompt(index=4, content="3+4", columns={"answer": "7"})
 PROMPT_IDS = tuple(TOKENIZER("3+4")["input_ids"])
 SEEDS = (100, 101)
 REQUESTS = [GenerateRequest(PROMPT_IDS, seed=seed) for seed in SEEDS]
+FROM_THE_JOURNAL = Rollout(PROMPT_IDS, (1,), (-1.0,), (), True, "fake")
 
 
 class CountingEngines:
@@ -87,11 +89,18 @@ async def make(
     async with RolloutFunction(
         options, decoder=DECODER, vocab_size=len(TOKENIZER), pauses_seconds=PAUSES
     ) as rollout_function:
-        generator = rollout_function.over(engines, prompts=[PROMPT], requests=REQUESTS, step=2)  # type: ignore[arg-type]
-        rollouts = await generator.generate(
-            [REQUESTS[index] for index in of],
-            on_finished=lambda index, rollout: None if told is None else told.append(index),
-        )
+        group = Group(step=2, number=0, prompt=PROMPT, requests=REQUESTS)
+        for index in set(range(len(REQUESTS))) - set(of):
+            group.rollouts[index] = FROM_THE_JOURNAL
+
+        def take(_: Group, index: int, rollout: Rollout) -> None:
+            group.rollouts[index] = rollout
+            if told is not None:
+                told.append(index)
+
+        source = rollout_function.over(engines)  # type: ignore[arg-type]
+        await source.sample([group], take=take)
+        rollouts = [group.completions[index] for index in of]
     assert not engines.is_awake
     return rollouts
 

@@ -1,5 +1,6 @@
 """The guard, without vLLM."""
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -11,11 +12,16 @@ from guard_client import GuardClient
 from guard_environment import ADMIN, DATA, guard_environment
 
 from grpo_runtime.engine.routes import ENGINE_ROUTES, ROUTES, Access
+from grpo_runtime.rollouts.errors import EngineError
+from grpo_runtime.rollouts.frames import Frame, encode_frame
+from grpo_runtime.rollouts.wire import EngineCall, read_completion, read_logprobs
 from grpo_runtime.serve.guard import Guard
 from grpo_runtime.serve.http import MAX_BODY_BYTES
 
 LIVE, READY, IDENTITY = "/grpo/v1/live", "/grpo/v1/ready", "/grpo/v1/identity"
-ADMIT, REVOKE, GENERATE = "/grpo/v1/admit", "/grpo/v1/revoke", "/inference/v1/generate"
+ADMIT, REVOKE = "/grpo/v1/admit", "/grpo/v1/revoke"
+SAMPLE, LOGPROBS = "/grpo/v1/sample", "/grpo/v1/logprobs"
+CALL = encode_frame(EngineCall((1, 2), {"seed": 5}).frame())
 
 
 @pytest.fixture
@@ -44,8 +50,9 @@ async def admit(client: GuardClient, *, version: str, attempt: int) -> int:
         ("POST", "//pause"),
         ("GET", "/pause"),
         ("HEAD", LIVE),
-        ("OPTIONS", GENERATE),
-        ("POST", "/inference/v1/generate/../../../pause"),
+        ("OPTIONS", SAMPLE),
+        ("POST", "/inference/v1/generate"),
+        ("POST", "/grpo/v1/sample/../../../pause"),
     ],
 )
 async def test_what_is_not_listed_is_not_there_even_for_the_admin(
@@ -79,24 +86,76 @@ async def test_the_admin_reaches_every_engine_route(client: GuardClient, route: 
         raise RefusedError("says vLLM", status=418)
 
     client.vllm.during[route[1]] = say_no
-    body = {"sampling_params": {}}
-    status, answer = await client.call(*route, token=ADMIN, attempt=1, body=body)
+    status, answer = await client.call(*route, token=ADMIN, attempt=1, body={})
     assert (status, answer["error"]["message"]) == (418, "says vLLM")
     assert client.vllm.reached == [" ".join(route)]
 
 
 async def test_sampling_waits_for_admission_and_the_probe_does_not(client: GuardClient) -> None:
-    sample = {"token_ids": [1], "sampling_params": {"seed": 5}}
-    probe = {"token_ids": [1, 2], "sampling_params": {"prompt_logprobs": 0}}
-    status, answer = await client.call("POST", GENERATE, token=DATA, body=sample)
+    status, answer = await client.call("POST", SAMPLE, token=DATA, body=CALL)
     assert (status, answer["error"]["message"]) == (503, "engine pod-0 is not admitted to a fleet yet")
     assert client.vllm.reached == []
-    status, _ = await client.call("POST", GENERATE, token=ADMIN, body=probe)
-    assert status == 200
+    [frame] = await client.call_for_frames(LOGPROBS, token=ADMIN, attempt=1, body=CALL)
+    assert read_logprobs(frame) == [client.vllm.probe_logprob]
 
     assert await admit(client, version="1.0", attempt=1) == 200
-    status, _ = await client.call("POST", GENERATE, token=DATA, body=sample)
-    assert status == 200
+    [frame] = await client.call_for_frames(SAMPLE, token=DATA, body=CALL)
+    rollout = read_completion(frame, prompt_ids=(1, 2))
+    assert (rollout.completion_ids, rollout.engine) == ((5, 6, 7), "pod-0")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{}", CALL[:-1], CALL + CALL, encode_frame(Frame({}, {})), encode_frame(Frame({"core": 1}, {}))],
+)
+async def test_a_call_that_is_none_is_refused_and_does_not_reach_the_engine(
+    client: GuardClient, body: bytes
+) -> None:
+    await admit(client, version="1.0", attempt=1)
+    client.vllm.reached.clear()
+    for path, token in ((SAMPLE, DATA), (LOGPROBS, ADMIN)):
+        status, answer = await client.call("POST", path, token=token, attempt=1, body=body)
+        assert status == 400
+        assert "the body is no call of an engine" in answer["error"]["message"]
+    assert client.vllm.reached == []
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (RefusedError("the prompt is too long", status=400), 400, "the prompt is too long"),
+        (EngineError("vLLM gave it up"), 500, "vLLM gave it up"),
+        (RuntimeError("the core is dead"), 500, "RuntimeError: the core is dead"),
+    ],
+)
+async def test_what_the_engine_raises_is_told_to_the_caller(
+    client: GuardClient, error: Exception, status: int, said: str
+) -> None:
+    async def fail() -> None:
+        raise error
+
+    await admit(client, version="1.0", attempt=1)
+    client.vllm.during[SAMPLE] = fail
+    found, answer = await client.call("POST", SAMPLE, token=DATA, body=CALL)
+    assert (found, answer["error"]["message"]) == (status, said)
+
+
+async def test_a_caller_that_leaves_ends_the_work_in_the_engine(client: GuardClient) -> None:
+    is_asked, has_ended = asyncio.Event(), asyncio.Event()
+
+    async def wait_for_ever() -> None:
+        is_asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            has_ended.set()
+
+    await admit(client, version="1.0", attempt=1)
+    client.vllm.during[SAMPLE] = wait_for_ever
+    async with asyncio.timeout(10):
+        sent = await client.call_and_leave(SAMPLE, token=DATA, body=CALL, when=is_asked)
+        await has_ended.wait()
+    assert sent == []
 
 
 async def test_an_engine_is_ready_from_admission_until_it_is_revoked(client: GuardClient) -> None:
@@ -134,7 +193,7 @@ async def test_an_earlier_attempt_is_refused_and_a_later_one_takes_over(client: 
 
 async def test_a_call_meant_for_another_process_is_refused(client: GuardClient) -> None:
     _, identity = await client.call("GET", IDENTITY, token=ADMIN, attempt=1)
-    for path, token in (("/pause", ADMIN), (GENERATE, DATA)):
+    for path, token in (("/pause", ADMIN), (SAMPLE, DATA)):
         status, answer = await client.call("POST", path, token=token, attempt=1, instance="another")
         assert status == 409
         assert "was restarted" in answer["error"]["message"]

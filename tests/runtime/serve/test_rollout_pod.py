@@ -1,5 +1,6 @@
 """The rollout pod's process 1 with the real vLLM behind it."""
 
+import asyncio
 import re
 import time
 import urllib.error
@@ -8,11 +9,17 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import TerminationMessage
 from grpo_runtime.engine.routes import ROUTES, Access
+from grpo_runtime.fleet.connections import open_session
+from grpo_runtime.fleet.engine_client import MAX_BYTES, Address, EngineClient
+from grpo_runtime.fleet.errors import EngineRefusedError
+from grpo_runtime.rollouts.wire import EngineCall
+from grpo_runtime.settings import Tokens
 
 pytestmark = pytest.mark.engine
 
@@ -100,7 +107,7 @@ def test_every_route_on_the_list_is_there_and_asks_for_its_token(engine: Any, at
     for method, path in (("GET", "/is_paused"), ("GET", "/weight_info"), ("POST", "/resume")):
         assert call(engine, method, path, token=engine.admin_token, attempt=attempt) == 200
     # 422: vLLM misses the body's fields, so the request came through
-    for path in ("/init_weight_transfer_engine", "/update_weights", "/inference/v1/generate"):
+    for path in ("/init_weight_transfer_engine", "/update_weights"):
         assert call(engine, "POST", path, token=engine.admin_token, attempt=attempt) in (400, 422), path
 
 
@@ -132,6 +139,48 @@ def test_the_core_does_not_hold_the_servers_port(engine: Any) -> None:
     port = _listening_socket(engine.port)
     assert port in _open_files(engine.process.pid)
     assert port not in _open_files(_core_pid(engine))
+
+
+async def test_what_vllm_refuses_is_the_callers_error_and_the_engine_goes_on(
+    engine: Any, attempt: int
+) -> None:
+    async with open_session() as session:
+        client = admin_of(engine, session, attempt=attempt)
+        for call, said in (
+            (EngineCall((1,) * 10_000, {"max_tokens": 4}), "longer than the maximum model length"),
+            (EngineCall((1, 2), {"max_tokens": 3.5}), "max_tokens"),
+            (EngineCall((1, 2), {"max_tokens": 4, "temprature": 1.0}), "temprature"),
+            (EngineCall((), {"max_tokens": 4}), "cannot be empty"),
+        ):
+            with pytest.raises(EngineRefusedError, match=f"HTTP 400: .*{said}"):
+                await client.sample(call, max_bytes=MAX_BYTES)
+        assert await client.is_paused(timeout_seconds=20) is False
+
+
+async def test_a_caller_that_leaves_ends_the_work_in_the_engine(engine: Any, attempt: int) -> None:
+    async with open_session() as session:
+        client = admin_of(engine, session, attempt=attempt)
+        endless = EngineCall((1, 2), {"max_tokens": 1000, "min_tokens": 1000, "n": 2})
+        waiting = asyncio.ensure_future(client.sample(endless, max_bytes=MAX_BYTES))
+        await until_running(client, 2)
+        waiting.cancel()
+        await until_running(client, 0)
+
+
+def admin_of(engine: Any, session: aiohttp.ClientSession, *, attempt: int) -> EngineClient:
+    """Calls to the engine, all with the admin's token: it may sample before the engine is admitted."""
+    tokens = Tokens(data=engine.admin_token, admin=engine.admin_token)
+    return EngineClient(session, Address("127.0.0.1", engine.port), tokens=tokens, attempt=attempt)
+
+
+async def until_running(client: EngineClient, number: int) -> None:
+    """Wait until the engine works on so many completions."""
+    async with asyncio.timeout(60):
+        while True:
+            load = await client.load(timeout_seconds=20)
+            if load is not None and load.num_running == number:
+                return
+            await asyncio.sleep(0.05)
 
 
 def termination(engine: Any) -> TerminationMessage:

@@ -53,7 +53,7 @@ def test_a_folder_that_could_not_even_be_made_is_on_a_full_volume_too(tmp_path: 
     ("number", "sentence"),
     [
         (errno.EROFS, r"is mounted read-only: give checkpoint\.claimName a claim"),
-        (errno.EACCES, r"may not be written by user \d+ .*podTemplate\.spec\.securityContext\.fsGroup"),
+        (errno.EACCES, r"may not be written by user \d+ .*: give the folder in it to them$"),
         (errno.EIO, "Input/output error.*: look at its storage"),
         (errno.ESTALE, "Stale file handle"),
     ],

@@ -19,9 +19,13 @@ from grpo_runtime.export.at_the_end import ModelUploads
 from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.tiny import write_tiny_model
+from grpo_runtime.process.loop_thread import LoopThread
 from grpo_runtime.report.engine_notes import without_weights_message
 from grpo_runtime.report.position import OwnPosition
-from grpo_runtime.rollout.interface import (
+from grpo_runtime.rewards.chunk import Column
+from grpo_runtime.rewards.types import OpenCalls
+from grpo_runtime.rollouts.group import Group
+from grpo_runtime.rollouts.interface import (
     FailedSyncs,
     GenerateRequest,
     Generation,
@@ -31,15 +35,15 @@ from grpo_runtime.rollout.interface import (
     SyncReport,
     VersionSpan,
 )
+from grpo_runtime.rollouts.journal.journal import NoJournal
+from grpo_runtime.rollouts.source import EngineSource
 from grpo_runtime.trainer.batch import Batch
 from grpo_runtime.trainer.checkpoint.contents import RunState
 from grpo_runtime.trainer.commands import Command
 from grpo_runtime.trainer.evaluation import Evaluation
-from grpo_runtime.trainer.journal.journal import NoJournal
 from grpo_runtime.trainer.learner_state import LearnerState
 from grpo_runtime.trainer.loop import Coordinator
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy, PolicyWeights
-from grpo_runtime.trainer.scoring import Scores
 from grpo_runtime.trainer.stop import StopRequestedError
 from grpo_runtime.weight_sync.source import WeightSource
 
@@ -150,36 +154,58 @@ class RecordingEngines:
         version = self.versions[-1]
         span = VersionSpan(version, 0, COMPLETION_TOKENS)
         ids, logprobs = (5, 6, 7), (-4.6,) * COMPLETION_TOKENS
-        return [
+        rollouts = [
             Rollout(request.prompt_ids, ids, logprobs, (span,), place not in self._cut, "fake")
             for place, request in enumerate(requests)
         ]
+        if on_finished is not None:
+            for place, rollout in enumerate(rollouts):
+                on_finished(place, rollout)
+        return rollouts
 
     async def rest(self) -> None:
         """They have nothing to give back."""
 
 
 class FixedScorer:
-    """The same rewards [B, F] in every step; the first of them in a round of fewer completions."""
+    """The same rewards [B, F] in every step, by the place of a group in the first round of it; `score` of
+    `evaluations` says what one of an evaluation gets. `scored` are the groups, in their order."""
 
-    def __init__(self, run: RunConfig, rewards: torch.Tensor, metrics: Mapping[str, float]) -> None:
+    def __init__(
+        self,
+        run: RunConfig,
+        rewards: torch.Tensor,
+        metrics: Mapping[str, float],
+        *,
+        evaluations: Callable[[Group], float | None] | None = None,
+    ) -> None:
         self.names = [reward.name for reward in run.rewards]
-        self.prompts: list[Sequence[Prompt]] = []
-        values = [[None if math.isnan(value) else value for value in row] for row in rewards.tolist()]
-        self._values, self._metrics = values, metrics
+        self.scored: list[Group] = []
+        self._values = [[None if math.isnan(value) else value for value in row] for row in rewards.tolist()]
+        self._metrics = metrics
+        self._evaluations = evaluations
 
-    def begin(self, prompts: Sequence[Prompt], *, step: int, first_group: int = 0) -> "FixedScorer":
-        self.prompts.append(prompts)
-        return self
+    async def score(self, group: Group) -> tuple[Column, ...]:
+        size = len(group.requests)
+        if group.is_evaluation:
+            assert self._evaluations is not None
+            return (Column(values=[self._evaluations(group)] * size),)
+        self.scored.append(group)
+        first = group.number * size % len(self._values)
+        rows = self._values[first : first + size]
+        return tuple(Column(values=list(column)) for column in zip(*rows, strict=True))
 
-    def finished(self, index: int, rollout: Rollout) -> None:
-        raise AssertionError("the engines of this run tell of no sample before all are finished")
+    def judge(self, groups: Sequence[Group]) -> None:
+        assert all(group.is_scored for group in groups)
 
-    async def scores(self, rollouts: Sequence[Rollout]) -> Scores:
-        return Scores(values=self._values[: len(rollouts)], metrics=self._metrics)
+    def metrics(self, groups: Sequence[Group]) -> Mapping[str, float]:
+        return self._metrics
 
-    def waits_for(self) -> str:
-        return "rewards of a step"
+    def open_calls(self) -> list[OpenCalls]:
+        return []
+
+    def name_of(self, group: Group) -> str:
+        return f"evaluation {group.step}" if group.is_evaluation else f"step {group.step}"
 
 
 class RecordingReporter:
@@ -300,6 +326,7 @@ class FakeRun:
         saver: RecordingSaver | None = None,
         uploads: ModelUploads | None = None,
         evaluation: Evaluation | None = None,
+        evaluations: Callable[[Group], float | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         write_tiny_model(folder)
@@ -309,7 +336,9 @@ class FakeRun:
         self.learner = RecordingLearner()
         self.engines = RecordingEngines(cut=cut)
         self.sampler = PromptSampler(PROMPTS, seed=run.algorithm.seed, is_shuffled=run.dataset.shuffle)
-        self.scorer = FixedScorer(run, torch.tensor([list(row) for row in rewards]), metrics or {})
+        self.scorer = FixedScorer(
+            run, torch.tensor([list(row) for row in rewards]), metrics or {}, evaluations=evaluations
+        )
         self.reporter = RecordingReporter()
         self.saver = saver or RecordingSaver(is_full=is_full)
         parts: dict[str, Any] = {
@@ -326,10 +355,11 @@ class FakeRun:
             "evaluation": evaluation,
             "clock": clock,
         }
-        self._coordinator = Coordinator(
-            run_config=run, attempt=3, decoder=CompletionDecoder.of(tokenizer), **parts
-        )
+        self._parts = {"run_config": run, "attempt": 3, "decoder": CompletionDecoder.of(tokenizer), **parts}
 
     async def train(self, state: RunState | None = None) -> bool:
         """Whether every step from `state` on was done."""
-        return await self._coordinator.train(state or RunState())
+        source: Any = EngineSource(self.engines)  # type: ignore[arg-type]
+        async with LoopThread("rollouts") as thread:
+            coordinator = Coordinator(**self._parts, source=source, thread=thread)
+            return await coordinator.train(state or RunState())

@@ -11,7 +11,7 @@ from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.source import materialise_model
-from grpo_runtime.rollout.interface import (
+from grpo_runtime.rollouts.interface import (
     FailedSyncs,
     GenerateRequest,
     Generation,

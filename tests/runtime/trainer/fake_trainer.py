@@ -65,7 +65,7 @@ def import_rank_with_fakes(run_dir: Path) -> Any:
     class SlowFakeEngines(FakeEngines):
         """From the step in FAKE_HANG_AT on, generation never ends; in that of FAKE_BREAK_AT it has a bug."""
 
-        async def generate(self, requests, *, on_finished=None):  # type: ignore[no-untyped-def]
+        async def generate(self, requests, *, on_finished=None, stays_awake=False):  # type: ignore[no-untyped-def]
             if self._version.step >= int(os.environ.get("FAKE_HANG_AT", "1000000")):
                 await asyncio.Event().wait()
             if self._version.step == int(os.environ.get("FAKE_BREAK_AT", "-1")):

@@ -1,6 +1,7 @@
 """The kills over a scripted engine: ways to train, moments, and what must be so after each."""
 
 import itertools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -139,11 +140,16 @@ def kill_and_go_on(
         assert all(set(first.seeds[part]) <= set(everything.seeds[part]) for part in parts)
     else:
         assert first.seeds == everything.seeds[: len(first.seeds)]
-    assert {**first.scored, **second.scored} == everything.scored
+    scored = {
+        number: {*first.scored.get(number, ()), *second.scored.get(number, ())} for number in range(STEPS)
+    }
+    assert scored == {number: set(prompts) for number, prompts in everything.scored.items()}
     of_step = {number: everything.seeds[number * SAMPLES :][:SAMPLES] for number in range(STEPS)}
     num_kept = {number: len(kept.seeds.intersection(of_step[number])) for number in range(resumed_at, STEPS)}
     assert {number for number in num_kept if num_kept[number] == SAMPLES} >= whole
     assert second.synced == [number for number in num_kept if num_kept[number] < SAMPLES]
+    num_scored = {number: len(second.scored.get(number, ())) for number in num_kept}
+    assert num_scored == {number: SAMPLES - kept.scored[number] for number in num_kept}
     records = [record for record in all_records(folder) if record.attempt == 2]
     assert {record.step - 1: record.values["journal/replayed_samples"] for record in records} == num_kept
 
@@ -152,9 +158,14 @@ def log(folder: Path, attempt: int) -> str:
     return (folder / f"log-{attempt}").read_text(errors="replace")[-6000:]
 
 
-def assert_nothing_is_done_twice(second: Asked, *, kept_seeds: set[int], kept_scores: set[int]) -> None:
+def assert_nothing_is_done_twice(
+    second: Asked, *, kept_seeds: set[int], kept_scores: Mapping[int, int]
+) -> None:
     assert not kept_seeds.intersection(second.seeds)
-    assert not kept_scores.intersection(second.scored)
+    twice = {
+        step for step, prompts in second.scored.items() if len(prompts) + kept_scores.get(step, 0) > SAMPLES
+    }
+    assert not twice
 
 
 def assert_same_run(folder: Path, other: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,8 @@ from safetensors.torch import load_file
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.report.metrics import MetricsRecord, parse_metrics, read_metrics
-from grpo_runtime.trainer.journal.framing import decode_frames
-from grpo_runtime.trainer.journal.reader import file_of
+from grpo_runtime.rollouts.frames import decode_frames
+from grpo_runtime.rollouts.journal.reader import file_of
 
 STEPS, EVERY_STEPS, SAMPLES = 5, 2, 8
 CHECKSUM = "journal/weights_checksum"
@@ -114,18 +115,19 @@ class OnDisk:
     """What the journal holds."""
 
     seeds: set[int]
-    scored: set[int]
+    scored: Counter[int]
+    """By step, how many samples have their rewards."""
 
 
 def on_disk(folder: Path) -> OnDisk:
     """What was written whole, in any file of the journal."""
-    seeds, scored = set(), set()
+    seeds, scored = set(), Counter[int]()
     for path in (folder / "output" / "journal").glob("step-*/*.journal"):
         for frame in decode_frames(path.read_bytes())[0]:
             if frame.header["kind"] == "generated":
                 seeds.add(frame.header["seed"])
             elif frame.header["kind"] == "scored":
-                scored.add(frame.header["step"])
+                scored[int(path.parent.name.removeprefix("step-"))] += len(frame.arrays["checksums"])
     return OnDisk(seeds, scored)
 
 

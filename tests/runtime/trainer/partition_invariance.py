@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from grpo_api.resolve import resolve_algorithm
 from grpo_api.v1alpha1.spec import AlgorithmSpec, DeepSpeedSpec, Dtype, OptimizerSpec
 from grpo_runtime.model.load import load_policy
-from grpo_runtime.rollout.interface import Rollout
+from grpo_runtime.rollouts.interface import Rollout
 from grpo_runtime.trainer.batch import Batch, make_batch
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.learner import Learner

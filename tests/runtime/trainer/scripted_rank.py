@@ -18,12 +18,12 @@ from typing import Any, NoReturn
 from fake_engines import FakeEngines
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.colocated.rank_engine import PHASES, Completion, OnCompleted, RankSync
-from grpo_runtime.rollout.interface import GenerateRequest, OnFinished, Probe, Rollout, SyncReport
+from grpo_runtime.colocated.rank_engine import PHASES, RankSync
+from grpo_runtime.rollouts.frames import decode_frames
+from grpo_runtime.rollouts.interface import GenerateRequest, OnFinished, Probe, Rollout, SyncReport
+from grpo_runtime.rollouts.journal.journal import JOURNAL
+from grpo_runtime.rollouts.journal.reader import file_of
 from grpo_runtime.settings import TrainerSettings
-from grpo_runtime.trainer.journal.framing import decode_frames
-from grpo_runtime.trainer.journal.journal import JOURNAL
-from grpo_runtime.trainer.journal.reader import file_of
 from grpo_runtime.trainer.rank import run_rank
 from grpo_runtime.trainer.strategy.interface import Strategy
 from grpo_runtime.trainer.strategy.registry import strategy_of
@@ -134,10 +134,6 @@ class ScriptedColocatedEngine(FakeEngines):
         self._is_first = rank == 0
         self.num_finished = 0
 
-    def weight_version(self) -> PolicyVersion:
-        assert self._version is not None
-        return self._version
-
     def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> RankSync:  # type: ignore[override]
         if self._is_first:
             self._script.reach("between steps", version.step)
@@ -152,27 +148,26 @@ class ScriptedColocatedEngine(FakeEngines):
         self,
         requests: Sequence[GenerateRequest],
         *,
-        on_completed: OnCompleted | None = None,
+        on_finished: OnFinished | None = None,
         stays_awake: bool = False,
-    ) -> list[Completion]:
-        assert on_completed is not None
-        completions = []
+    ) -> list[Rollout]:
+        assert on_finished is not None
+        rollouts = []
         for index, request in enumerate(requests):
             if index == NUM_IN_TIME:
                 self._wait_until_on_disk(index, point="generation")
             self._script.note(seed=request.seed)
             [rollout] = self._sample([request])
-            completion = Completion(rollout.completion_ids, rollout.rollout_logprobs, rollout.is_terminated)
-            on_completed(index, completion)
-            completions.append(completion)
-            self.num_finished = len(completions)
+            on_finished(index, rollout)
+            rollouts.append(rollout)
+            self.num_finished = len(rollouts)
         self._wait_until_on_disk(self._num_samples, point="generated")
-        return completions
+        return rollouts
 
     def _wait_until_on_disk(self, count: int, *, point: str) -> None:
         if self._is_first:
-            step = self.weight_version().step
-            self._script.reach_on_disk(point, step, settings=self._settings, num_samples=count)
+            assert self._version is not None
+            self._script.reach_on_disk(point, self._version.step, settings=self._settings, num_samples=count)
 
 
 class KilledInTraining:

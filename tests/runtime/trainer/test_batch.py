@@ -2,7 +2,7 @@ import dataclasses
 
 import torch
 
-from grpo_runtime.rollout.interface import Rollout
+from grpo_runtime.rollouts.interface import Rollout
 from grpo_runtime.trainer.batch import make_batch
 
 

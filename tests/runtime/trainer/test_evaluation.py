@@ -11,15 +11,15 @@ from pod_builder import run_config
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.errors import KnownError, RewardServiceUnreachableError, UserError
 from grpo_runtime.model.char_tokenizer import char_tokenizer
-from grpo_runtime.rollout.interface import Rollout
+from grpo_runtime.rewards.chunk import Column
+from grpo_runtime.rollouts.group import Group
+from grpo_runtime.rollouts.interface import Rollout
+from grpo_runtime.rollouts.prompting import make_groups
 from grpo_runtime.trainer.checkpoint.contents import RunState
 from grpo_runtime.trainer.commands import Command
 from grpo_runtime.trainer.evaluation import Evaluation
-from grpo_runtime.trainer.prompting import make_requests
-from grpo_runtime.trainer.scoring import Scores
 
 REWARDS = [[0.0], [1.0]] * 4
 SCORING_SECONDS = 1000.0
@@ -27,35 +27,27 @@ SCORING_SECONDS = 1000.0
 Script = Sequence[float | KnownError | None]
 
 
-class ScriptedScorer:
+class ScriptedEvaluations:
     """In evaluation number i every completion gets reward number i, or scoring raises it. Each takes
     SCORING_SECONDS on `clock`, and nothing else takes more than a second."""
 
-    names = ("a",)
-
     def __init__(self, rewards: Script) -> None:
         self._rewards = iter(rewards)
+        self._of_steps: dict[int, float | KnownError | None] = {}
         self.now = 0.0
 
     def clock(self) -> float:
         self.now += 1.0
         return self.now
 
-    def begin(self, prompts: Sequence[Prompt], *, step: int) -> "ScriptedScorer":
-        return self
-
-    def finished(self, index: int, rollout: Rollout) -> None:
-        raise AssertionError("the engines of this run tell of no sample before all are finished")
-
-    def waits_for(self) -> str:
-        return "rewards of an evaluation"
-
-    async def scores(self, rollouts: Sequence[Rollout]) -> Scores:
-        self.now += SCORING_SECONDS
-        reward = next(self._rewards)
+    def __call__(self, group: Group) -> float | None:
+        if group.step not in self._of_steps:
+            self.now += SCORING_SECONDS
+            self._of_steps[group.step] = next(self._rewards)
+        reward = self._of_steps[group.step]
         if isinstance(reward, KnownError):
             raise reward
-        return Scores(values=[[reward]] * len(rollouts), metrics={})
+        return reward
 
 
 def job(**options: Any) -> RunConfig:
@@ -73,7 +65,6 @@ def job(**options: Any) -> RunConfig:
 def evaluation_of(
     run: RunConfig,
     *,
-    rewards: Script = (),
     best: float | None = None,
     on_best: Callable[[int], None] = lambda step: None,
 ) -> Any:
@@ -84,7 +75,6 @@ def evaluation_of(
         options=run.dataset.eval,
         run_config=run,
         tokenizer=char_tokenizer(max_length_tokens=64),
-        scorer=ScriptedScorer(rewards),  # type: ignore[arg-type]
         best_reward=best,
         mark_best=lambda step, reward: (marked.append((step, reward)), on_best(step)),
     )
@@ -93,7 +83,8 @@ def evaluation_of(
 
 
 def evaluated_run(folder: Path, *, rewards: Script, **options: Any) -> tuple[FakeRun, Any]:
-    evaluation = evaluation_of(job(), rewards=rewards)
+    evaluation = evaluation_of(job())
+    options = {"evaluations": ScriptedEvaluations(rewards), **options}
     return FakeRun(folder, job(), rewards=REWARDS, evaluation=evaluation, **options), evaluation
 
 
@@ -103,7 +94,11 @@ def test_it_is_due_every_few_steps_and_at_the_end() -> None:
 
 
 def test_every_evaluation_asks_for_the_same_completions_with_seeds_of_no_step() -> None:
-    requests = evaluation_of(job(samples=3, temperature=0.5)).requests
+    groups = evaluation_of(job(samples=3, temperature=0.5)).groups(4)
+    assert [(group.step, group.number, group.prompt) for group in groups] == [
+        (4, number, prompt) for number, prompt in enumerate(PROMPTS[3:])
+    ]
+    requests = [request for group in groups for request in group.requests]
     assert len(requests) == 2 * 3 and all(request.is_evaluation for request in requests)
     assert [request.seed - requests[0].seed for request in requests[:3]] == [0, 1, 2]
     assert len({request.seed for request in requests}) == 6
@@ -111,7 +106,8 @@ def test_every_evaluation_asks_for_the_same_completions_with_seeds_of_no_step() 
     trained = [
         request.seed
         for step in range(3)
-        for request in make_requests(PROMPTS, step=step, run_config=run, tokenizer=tokenizer)
+        for group in make_groups(PROMPTS, step=step, run_config=run, tokenizer=tokenizer)
+        for request in group.requests
     ]
     assert not {request.seed for request in requests} & set(trained)
 
@@ -125,16 +121,22 @@ def test_it_is_greedy_unless_it_has_a_temperature() -> None:
 def test_its_metrics_are_means_without_what_no_function_scored() -> None:
     evaluation = evaluation_of(job())
     rollouts = [Rollout((1,), (2,) * length, (0.0,) * length, (), length < 3, "e") for length in (1, 3)]
-    scores = Scores(values=[[0.5], [None]], metrics={})
-    assert evaluation.metrics(rollouts, scores) == {
+
+    def metrics(*values: float | None) -> Any:
+        groups = evaluation.groups(2)
+        for group, rollout, value in zip(groups, rollouts, values, strict=True):
+            group.rollouts, group.columns = [rollout], (Column(values=[value]),)
+        return evaluation.metrics(groups)
+
+    assert metrics(0.5, None) == {
         "eval/reward": 0.5,
         "eval/rewards/a/mean": 0.5,
         "eval/completions/mean_length": 2.0,
         "eval/completions/clipped_ratio": 0.5,
     }
-    nothing = evaluation.metrics(rollouts, Scores(values=[[None], [None]], metrics={}))
+    nothing = metrics(None, None)
     assert "eval/reward" not in nothing and not evaluation.is_best(nothing, step=2)
-    largest = evaluation.metrics(rollouts, Scores(values=[[3e38], [2e38]], metrics={}))
+    largest = metrics(3e38, 2e38)
     assert largest["eval/reward"] == largest["eval/rewards/a/mean"] == pytest.approx(2.5e38)
 
 
@@ -150,8 +152,8 @@ async def test_its_metrics_are_in_the_report_of_the_step_whose_weights_it_measur
 
 
 async def test_its_seconds_are_no_part_of_those_of_a_step(tmp_path: Path) -> None:
-    evaluation = evaluation_of(job(), rewards=[0.25, 0.5, 0.75])
-    run = FakeRun(tmp_path, job(), rewards=REWARDS, evaluation=evaluation, clock=evaluation.scorer.clock)
+    script = ScriptedEvaluations([0.25, 0.5, 0.75])
+    run, _ = evaluated_run(tmp_path, rewards=(), evaluations=script, clock=script.clock)
     assert await run.train()
     assert all(report["step_time"] < SCORING_SECONDS / 2 for report in run.reporter.steps.values())
     evaluated = {step for step, report in run.reporter.steps.items() if "time/evaluate_seconds" in report}
@@ -159,12 +161,16 @@ async def test_its_seconds_are_no_part_of_those_of_a_step(tmp_path: Path) -> Non
     assert all(run.reporter.steps[step]["time/evaluate_seconds"] > SCORING_SECONDS for step in evaluated)
 
 
-async def test_a_wait_for_rewards_is_told_with_what_the_scoring_says(tmp_path: Path) -> None:
+async def test_a_wait_for_rewards_is_told_with_what_the_scoring_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpo_runtime.rollouts.collect.unscored_message", lambda name, **_: name)
     run, _ = evaluated_run(tmp_path, rewards=[0.25, 0.5, 0.75])
     assert await run.train()
     told = [wait for wait in run.reporter.waits if wait]
-    of_step, of_evaluation = "rewards of a step", "rewards of an evaluation"
-    assert told == [of_step, of_step, of_evaluation, of_step, of_step, of_evaluation, of_step, of_evaluation]
+    assert told == [
+        *("step 0", "step 1", "evaluation 2", "step 2", "step 3", "evaluation 4", "step 4", "evaluation 5")
+    ]
 
 
 async def test_training_is_the_same_with_and_without_it(tmp_path: Path) -> None:
@@ -197,11 +203,11 @@ async def test_the_checkpoint_of_the_best_evaluation_is_saved_and_named(
 
 async def test_a_checkpoint_is_named_the_best_once_it_is_committed(tmp_path: Path) -> None:
     saver = RecordingSaver(polls_until_committed=3)
-    evaluation = evaluation_of(
-        job(), rewards=[0.5, 0.6, 0.7], on_best=lambda step: committed.append(saver.newest_step)
-    )
+    evaluation = evaluation_of(job(), on_best=lambda step: committed.append(saver.newest_step))
     committed: list[int | None] = []
-    assert await FakeRun(tmp_path, job(), rewards=REWARDS, evaluation=evaluation, saver=saver).train()
+    script = ScriptedEvaluations([0.5, 0.6, 0.7])
+    run = FakeRun(tmp_path, job(), rewards=REWARDS, evaluation=evaluation, evaluations=script, saver=saver)
+    assert await run.train()
     assert committed == [step for step, _ in evaluation.marked] == [2, 4, 5]
 
 

@@ -14,7 +14,7 @@ from grpo_api.contract.progress import TerminationMessage
 from grpo_runtime.colocated.child_messages import decode_error, encode_error
 from grpo_runtime.errors import KnownError
 from grpo_runtime.process.failure import describe_failure
-from grpo_runtime.rollout.errors import EngineError
+from grpo_runtime.rollouts.errors import EngineError
 from grpo_runtime.settings import read_trainer_settings
 from grpo_runtime.trainer.gpu_memory import fields_that_need_less, gpu_memory_errors
 

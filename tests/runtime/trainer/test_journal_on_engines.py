@@ -23,7 +23,7 @@ from trainer_pod import TrainerPod
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.report.metrics import read_metrics
-from grpo_runtime.trainer.journal.framing import decode_frames
+from grpo_runtime.rollouts.frames import decode_frames
 
 pytestmark = pytest.mark.engine
 

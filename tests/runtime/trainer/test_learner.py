@@ -16,7 +16,7 @@ from grpo_runtime.errors import UserError
 from grpo_runtime.model.load import load_policy
 from grpo_runtime.model.tiny import write_tiny_model
 from grpo_runtime.report.position import OwnPosition
-from grpo_runtime.rollout.interface import Rollout
+from grpo_runtime.rollouts.interface import Rollout
 from grpo_runtime.trainer.batch import Batch, make_batch
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.learner import Learner

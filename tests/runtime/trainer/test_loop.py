@@ -16,7 +16,7 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.data.sampler import PromptSampler
 from grpo_runtime.errors import UserError
 from grpo_runtime.export.at_the_end import ModelUploads
-from grpo_runtime.rollout.interface import FailedSyncs
+from grpo_runtime.rollouts.interface import FailedSyncs
 from grpo_runtime.trainer.checkpoint.contents import RunState
 from grpo_runtime.trainer.commands import Command
 
@@ -53,7 +53,8 @@ async def test_a_resumed_run_asks_for_what_the_uninterrupted_one_would(tmp_path:
     second.sampler.load_state_dict(state.sampler)
     assert await second.train(state)
     assert second.engines.requests == whole.engines.requests[2:]
-    assert second.scorer.prompts == whole.scorer.prompts[2:]
+    prompts = [group.prompt for group in whole.scorer.scored]
+    assert [group.prompt for group in second.scorer.scored] == prompts[4:]
     assert second.saver.states[-1] == whole.saver.states[-1]
 
 
@@ -328,7 +329,7 @@ async def test_the_completions_of_some_steps_are_reported_with_the_advantages_th
     assert await run.train()
     kept = {step: report["samples"] for step, report in run.reporter.steps.items() if report["samples"]}
     assert kept.keys() == {2, 4, 5}
-    prompts = [prompt.content for prompt in run.scorer.prompts[1] for _ in range(2)]
+    prompts = [group.prompt.content for group in run.scorer.scored[2:4] for _ in range(2)]
     assert [sample.prompt for sample in kept[2]] == prompts
     advantages = run.learner.batches[1].advantages.tolist()
     assert advantages == pytest.approx([0.7071, -0.7071, 0.0, 0.0], rel=1e-3)

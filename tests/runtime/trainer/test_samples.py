@@ -4,9 +4,12 @@ import torch
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.algorithm.advantages import Advantages
+from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.model.char_tokenizer import char_tokenizer
 from grpo_runtime.model.completion_decoder import CompletionDecoder
-from grpo_runtime.rollout.interface import Rollout, VersionSpan
+from grpo_runtime.rewards.chunk import Column
+from grpo_runtime.rollouts.group import Group
+from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, VersionSpan
 from grpo_runtime.trainer.samples import samples_of
 
 
@@ -20,21 +23,36 @@ def test_each_completion_has_its_own_group_rewards_advantage_and_origin() -> Non
             tuple(tokenizer(prompt).input_ids), ids, (-1.0,) * len(ids), spans, is_terminated, engine
         )
 
+    def group(number: int, *rollouts: Rollout, columns: tuple[Column, ...]) -> Group:
+        requests = [GenerateRequest(one.prompt_ids, seed=0) for one in rollouts]
+        prompt = Prompt(index=0, content="", columns={})
+        # dynamic sampling leaves groups out: the numbers have gaps
+        return Group(
+            step=7, number=5 * number, prompt=prompt, requests=requests, rollouts=list(rollouts),
+            columns=columns,
+        )  # fmt: skip
+
     samples = samples_of(
         [
-            rollout("a=", "aa", engine="one", is_terminated=True),
-            rollout("a=", "abc", engine="two", is_terminated=False),
-            rollout("b=", "b", engine="one", is_terminated=True),
-            rollout("b=", "cccc", engine="two", is_terminated=True),
+            group(
+                0,
+                rollout("a=", "aa", engine="one", is_terminated=True),
+                rollout("a=", "abc", engine="two", is_terminated=False),
+                columns=(Column(values=[1.0, 0.0]), Column(values=[0.0, 0.25])),
+            ),
+            group(
+                1,
+                rollout("b=", "b", engine="one", is_terminated=True),
+                rollout("b=", "cccc", engine="two", is_terminated=True),
+                columns=(Column(values=[None, 0.5]), Column(values=[None, None])),
+            ),
         ],
-        scores=[[1.0, 0.0], [0.0, 0.25], [None, None], [0.5, None]],
         names=["right", "short"],
         advantages=Advantages(
             advantages=torch.tensor([0.7, -0.7, 0.0, 0.3], dtype=torch.float64),
             rewards=torch.tensor([1.0, 0.25, torch.nan, 0.5], dtype=torch.float64),
             is_std_zero=torch.zeros(4, dtype=torch.bool),
         ),
-        group_size=2,
         decoder=CompletionDecoder.of(tokenizer),
     )
     assert [sample.group for sample in samples] == [0, 0, 1, 1]

@@ -7,7 +7,7 @@ import torch
 
 from grpo_runtime.algorithm.kl import KLPenalty
 from grpo_runtime.algorithm.types import LossOptions
-from grpo_runtime.rollout.interface import Rollout
+from grpo_runtime.rollouts.interface import Rollout
 from grpo_runtime.trainer.batch import Batch, make_batch
 from grpo_runtime.trainer.step_parts import StepParts, UpdateParts, divide_step
 

@@ -7,9 +7,9 @@ import pytest
 from killed_runs import STEPS, all_records, killable_job, run_attempt
 from pod_builder import JOB_UID
 
+from grpo_runtime.rollouts.journal.reader import read_step
 from grpo_runtime.trainer.checkpoint.contents import read_run_state, read_training_state
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
-from grpo_runtime.trainer.journal.reader import read_step
 
 pytestmark = pytest.mark.processes
 

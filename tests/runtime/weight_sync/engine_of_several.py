@@ -17,13 +17,13 @@ from transformers import PreTrainedModel
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import SamplingSpec
+from grpo_runtime.fleet.answers import answered_probe_error, probe_call
 from grpo_runtime.fleet.connections import open_session
 from grpo_runtime.fleet.engine_client import Address, EngineClient
 from grpo_runtime.fleet.engine_sync import SyncFailedError, SyncJob
 from grpo_runtime.fleet.fleet import Fleet
-from grpo_runtime.fleet.generate_api import answered_probe_error, probe_body
 from grpo_runtime.fleet.settings import FleetSettings
-from grpo_runtime.rollout.interface import GenerateRequest
+from grpo_runtime.rollouts.interface import GenerateRequest
 from grpo_runtime.settings import Tokens
 from grpo_runtime.weight_sync.registry import GLOO, Backend
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
@@ -101,7 +101,7 @@ async def assert_a_failed_transfer_leaves_the_old_weights(
 
         async def probe_error(policy: PreTrainedModel) -> float:
             probe = probe_of(policy)
-            answer = await client.generate(probe_body(probe), is_probe=True, timeout_seconds=10)
+            answer = await client.logprobs(probe_call(probe, core=None), timeout_seconds=10)
             return answered_probe_error(answer, probe=probe, engine=several.name)
 
         await sync.run(job(1, first, backend.prepare(weights_of(first))))

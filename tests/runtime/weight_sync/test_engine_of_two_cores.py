@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -25,17 +26,17 @@ from grpo_api.contract.progress import TerminationMessage
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import SamplingSpec
 from grpo_runtime.engine import routes
-from grpo_runtime.fleet.bundle import Bundle
-from grpo_runtime.fleet.connections import open_session
-from grpo_runtime.fleet.engine_client import Address, EngineClient
-from grpo_runtime.fleet.engine_sync import SyncFailedError, SyncJob
-from grpo_runtime.fleet.generate_api import (
+from grpo_runtime.fleet.answers import (
     AnswerLimits,
     answered_probe_error,
-    parse_rollouts,
-    probe_body,
-    sampling_body,
+    probe_call,
+    read_rollouts,
+    sampling_call,
 )
+from grpo_runtime.fleet.bundle import Bundle
+from grpo_runtime.fleet.connections import open_session
+from grpo_runtime.fleet.engine_client import MAX_BYTES, Address, EngineClient
+from grpo_runtime.fleet.engine_sync import SyncFailedError, SyncJob
 from grpo_runtime.settings import Tokens
 from grpo_runtime.weight_sync.registry import GLOO
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
@@ -94,8 +95,7 @@ async def test_a_failed_transfer_leaves_both_cores_their_old_weights_and_the_nex
         async def probe_errors(policy: PreTrainedModel) -> list[float]:
             probe = probe_of(policy)
             answers = [
-                await client.generate(probe_body(probe), is_probe=True, core=core, timeout_seconds=10)
-                for core in CORES
+                await client.logprobs(probe_call(probe, core=core), timeout_seconds=10) for core in CORES
             ]
             return [answered_probe_error(answer, probe=probe, engine="two-cores") for answer in answers]
 
@@ -117,7 +117,7 @@ async def test_a_failed_transfer_leaves_both_cores_their_old_weights_and_the_nex
 
 async def test_both_cores_give_the_same_completion_to_the_last_bit(two_cores: Any, attempt: int) -> None:
     bundle = Bundle(prompt_ids=(10, 20, 30), seed=7, num_samples=8)
-    body = sampling_body(bundle, sampling=SamplingSpec(max_tokens=16))
+    call = sampling_call(bundle, sampling=SamplingSpec(max_tokens=16))
     policy = changed_policy(two_cores.model_dir, seed=60)
     async with open_session() as session:
         client = client_of(two_cores, session, attempt=attempt)
@@ -126,11 +126,9 @@ async def test_both_cores_give_the_same_completion_to_the_last_bit(two_cores: An
         )
         weights = HostCopy(weights_of(policy))
         await sync.run(SyncJob(version=PolicyVersion(attempt, 0), weights=weights, probe=probe_of(policy)))
-        answers = [
-            await client.generate(body, is_probe=True, core=core, timeout_seconds=30) for core in CORES
-        ]
+        answers = [await client.sample(replace(call, core=core), max_bytes=MAX_BYTES) for core in CORES]
         of_first, of_second = (
-            parse_rollouts(one, bundle=bundle, engine="two-cores", limits=AnswerLimits(4096))
+            read_rollouts(one, bundle=bundle, engine="two-cores", limits=AnswerLimits(4096))
             for one in answers
         )
         assert of_first == of_second
@@ -141,8 +139,8 @@ async def test_requests_in_both_cores_go_on_with_new_weights_after_a_sync(
     two_cores: Any, attempt: int
 ) -> None:
     bundle = Bundle(prompt_ids=(10, 20, 30), seed=7, num_samples=1)
-    body = sampling_body(bundle, sampling=SamplingSpec(max_tokens=200))
-    body["sampling_params"] |= {"ignore_eos": True}
+    call = sampling_call(bundle, sampling=SamplingSpec(max_tokens=200))
+    call = replace(call, parameters={**call.parameters, "ignore_eos": True})
     async with open_session() as session:
         client = client_of(two_cores, session, attempt=attempt)
         sync = OneEngineSync(
@@ -157,20 +155,20 @@ async def test_requests_in_both_cores_go_on_with_new_weights_after_a_sync(
         jobs = [job(step) for step in range(2)]
         await sync.run(jobs[0])
         before = await num_tokens_of_cores(two_cores, attempt=attempt)
-        calls = [
-            asyncio.ensure_future(client.generate(body, is_probe=True, core=core, timeout_seconds=60))
+        answers = [
+            asyncio.ensure_future(client.sample(replace(call, core=core), max_bytes=MAX_BYTES))
             for core in CORES
         ]
         while any(
             tokens < before[core] + 10
             for core, tokens in (await num_tokens_of_cores(two_cores, attempt=attempt)).items()
         ):
-            assert not any(call.done() for call in calls)
+            assert not any(answer.done() for answer in answers)
         report = await sync.run(jobs[1])
         assert report.probe_error < 1e-4
-        for call in calls:
-            [rollout] = parse_rollouts(
-                await call, bundle=bundle, engine="two-cores", limits=AnswerLimits(4096)
+        for answer in answers:
+            [rollout] = read_rollouts(
+                await answer, bundle=bundle, engine="two-cores", limits=AnswerLimits(4096)
             )
             assert [span.version for span in rollout.versions] == [job.version for job in jobs]
             assert len(rollout.completion_ids) == 200

@@ -22,16 +22,16 @@ from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import TerminationMessage
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import SamplingSpec
+from grpo_runtime.fleet.answers import AnswerLimits, read_rollouts, sampling_call
 from grpo_runtime.fleet.bundle import Bundle
 from grpo_runtime.fleet.connections import open_session
-from grpo_runtime.fleet.engine_client import Address, EngineClient
+from grpo_runtime.fleet.engine_client import MAX_BYTES, Address, EngineClient
 from grpo_runtime.fleet.engine_sync import SyncFailedError, SyncJob
 from grpo_runtime.fleet.errors import EngineConflictError
-from grpo_runtime.fleet.generate_api import AnswerLimits, parse_rollouts, sampling_body
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.save import save_policy
 from grpo_runtime.model.weights import named_weights
-from grpo_runtime.rollout.errors import EngineTimeoutError
+from grpo_runtime.rollouts.errors import EngineTimeoutError
 from grpo_runtime.settings import Tokens
 from grpo_runtime.weight_sync.registry import GLOO
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
@@ -46,7 +46,8 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 def client_of(engine: Any, session: aiohttp.ClientSession, *, attempt: int) -> EngineClient:
-    tokens = Tokens(data=engine.data_token, admin=engine.admin_token)
+    # the admin may sample before the engine is admitted
+    tokens = Tokens(data=engine.admin_token, admin=engine.admin_token)
     return EngineClient(session, Address("127.0.0.1", engine.port), tokens=tokens, attempt=attempt)
 
 
@@ -61,11 +62,12 @@ def sync_of(client: EngineClient, *, timeout_seconds: float = 10.0) -> OneEngine
 
 
 async def sample(client: EngineClient) -> tuple[object, ...]:
-    """One completion and the version that sampled it, without asking for admission."""
+    """One completion and the version that sampled it."""
     bundle = Bundle(prompt_ids=(10, 20, 30), seed=7, num_samples=1)
-    body = sampling_body(bundle, sampling=SamplingSpec(max_tokens=12))
-    answer = await client.generate(body, is_probe=True, timeout_seconds=10)
-    (rollout,) = parse_rollouts(answer, bundle=bundle, engine="engine", limits=AnswerLimits(4096))
+    call = sampling_call(bundle, sampling=SamplingSpec(max_tokens=12))
+    async with asyncio.timeout(10):
+        answer = await client.sample(call, max_bytes=MAX_BYTES)
+    (rollout,) = read_rollouts(answer, bundle=bundle, engine="engine", limits=AnswerLimits(4096))
     return rollout.completion_ids, rollout.rollout_logprobs, rollout.versions
 
 

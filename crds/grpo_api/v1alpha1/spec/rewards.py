@@ -186,11 +186,24 @@ class RewardSpec(ApiModel):
     accident, and few enough to lose."""
 
     @property
+    def is_code(self) -> bool:
+        """Whether it is code, of the user or built in: it starts at once, and needs no network."""
+        return self.service is None and self.model is None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a call waits for a network and not for the CPUs of the pod."""
+        return self.service is not None
+
+    @property
+    def secret_volume(self) -> Volume | None:
+        """What the first trainer pod mounts for its calls."""
+        return None if self.service is None else self.service.secret_volume
+
+    @property
     def is_worth_cores(self) -> bool:
         """Whether a call may be slow enough for several to be made at once."""
-        if self.service is not None or self.model is not None:
-            return False
-        return self.builtin in (None, BuiltinReward.MATH_VERIFY, BuiltinReward.REASONING_GYM)
+        return self.is_code and self.builtin in (None, BuiltinReward.MATH_VERIFY, BuiltinReward.REASONING_GYM)
 
 
 # About the whole spec

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
-from grpo_runtime.colocated.json_pipe import receive
+from grpo_runtime.colocated.frame_pipe import receive
 
 _OF_RAY = "RAY_"
 
@@ -45,7 +45,7 @@ class EngineActor:
             os.dup2(theirs, ours)
             os.close(theirs)
         connection = Connection(rank.detach())
-        environment: dict[str, str] = receive(connection)
+        environment: Mapping[str, str] = receive(connection).header["environment"]
         become(environment)
         logging.basicConfig(
             level=logging.INFO, format="%(asctime)s engine %(levelname)s %(name)s: %(message)s", force=True

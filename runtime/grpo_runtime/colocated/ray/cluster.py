@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grpo_runtime.colocated.messages import Channel, Message, broadcast_message
+from grpo_runtime.colocated.messages import Channel, broadcast_message
 from grpo_runtime.colocated.ray.errors import RayLostError
 from grpo_runtime.colocated.ray.node_folder import TOKEN_FILE, NodeFolder
 from grpo_runtime.colocated.ray.node_settings import LOOPBACK, NodePlace, ray_environment
@@ -23,6 +23,7 @@ from grpo_runtime.colocated.ray.ray_pod import RayPod
 from grpo_runtime.colocated.ray.token import write_token
 from grpo_runtime.errors import UserError
 from grpo_runtime.process.at_end import at_end
+from grpo_runtime.rollouts.frames import Frame
 
 logger = logging.getLogger(__name__)
 
@@ -116,8 +117,10 @@ def own_address(master_addr: str) -> str:
 
 def _shared_text(text: str | None, channel: Channel) -> str:
     """What rank 0 says, on all ranks."""
-    message = None if text is None else Message.of(list(text.encode()))
-    return bytes(broadcast_message(message, channel=channel).integers.tolist()).decode()
+    message = None if text is None else [Frame({"text": text}, {})]
+    [frame] = broadcast_message(message, channel=channel)
+    said: str = frame.header["text"]
+    return said
 
 
 def _wait_for_all(channel: Channel) -> None:

@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,7 +26,7 @@ from ray._private.parameter import RayParams
 from ray.util.placement_group import PlacementGroup, get_placement_group, placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from grpo_runtime.colocated.json_pipe import receive, send
+from grpo_runtime.colocated.frame_pipe import receive, send
 from grpo_runtime.colocated.ray.actor import EngineActor
 from grpo_runtime.colocated.ray.node_folder import ENGINES_SOCKET
 from grpo_runtime.colocated.ray.node_settings import NodePlace, node_settings
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s ray %(levelname)s %(name)s: %(message)s")
     rank = Connection(descriptor)
-    place = _place(receive(rank))
+    place = _place(receive(rank).header)
     try:
         head = _start_node(place).address
         logger.info("Ray listens at %s", head)
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         threading.Thread(target=_host, args=(engine, group, place.shape), daemon=True).start()
 
 
-def _place(message: dict[str, Any]) -> NodePlace:
+def _place(message: Mapping[str, Any]) -> NodePlace:
     return NodePlace(
         pod=message["pod"],
         shape=RayShape(**message["shape"]),
@@ -114,7 +114,7 @@ def _group(place: NodePlace) -> PlacementGroup:
 def _host(rank: Connection, group: PlacementGroup, shape: RayShape) -> None:
     """Make the actor that a rank asks for, and kill it when the rank closes its end."""
     with rank:
-        request = receive(rank)
+        request = receive(rank).header
         # none is kept for a restart: the rank has to give the next one its weights
         make = ray.remote(EngineActor).options(
             num_cpus=1,

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from grpo_runtime.colocated.engine_process import StartedProcess, StartProcess
-from grpo_runtime.colocated.json_pipe import receive, send
+from grpo_runtime.colocated.frame_pipe import receive, send
 from grpo_runtime.colocated.ray.errors import RayLostError
 from grpo_runtime.colocated.ray.node_folder import ENGINES_SOCKET
 from grpo_runtime.process.kernel_state import is_stopped_by_kernel
-from grpo_runtime.rollout.errors import EngineGoneError
+from grpo_runtime.rollouts.errors import EngineGoneError
 
 _ACTOR_SECONDS = 300.0
 """How long an actor may take to connect: a worker of Ray has to start."""
@@ -167,7 +167,7 @@ def _taken_over(actor: socket.socket, pod: Connection, *, environment: Mapping[s
         connection = Connection(actor.detach())
         with ExitStack() as undone:
             undone.enter_context(connection)
-            send(connection, environment)
+            send(connection, {"environment": dict(environment)})
             undone.pop_all()
     except OSError as error:
         raise EngineGoneError(process.end(seconds=_SAY_SECONDS)) from error
@@ -185,7 +185,7 @@ def _why_ended(pod: Connection) -> str:
     """What Ray says of the end of an actor. Raises EOFError or OSError when Ray itself has ended."""
     if not pod.poll(_SAY_SECONDS):
         return "see the log"
-    said: str = receive(pod)["ended"]
+    said: str = receive(pod).header["ended"]
     return said
 
 

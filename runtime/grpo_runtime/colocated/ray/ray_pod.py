@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from grpo_runtime.colocated.child_process import ChildProcess
-from grpo_runtime.colocated.json_pipe import receive, send
+from grpo_runtime.colocated.frame_pipe import receive, send
 from grpo_runtime.colocated.ray.errors import RayLostError
 from grpo_runtime.colocated.ray.node_folder import log_tails
 from grpo_runtime.colocated.ray.node_settings import NodePlace
@@ -72,7 +72,7 @@ class RayPod:
         try:
             if not self._connection.poll(_STEP_SECONDS):
                 raise self._failed(f"Ray did not start in this pod within {_STEP_SECONDS:g} s")
-            message = receive(self._connection)
+            message = receive(self._connection).header
         except (EOFError, OSError) as error:
             raise self._failed("Ray ended in this pod while it started; see the log") from error
         if "error" in message:

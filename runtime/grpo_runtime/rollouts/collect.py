@@ -1,0 +1,109 @@
+"""Fills groups: samples come in any order and any thread, and a group is scored as soon as it has all of its
+own."""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from grpo_runtime.process.loop_thread import LoopThread
+from grpo_runtime.report.scoring import unscored_message
+from grpo_runtime.rollouts.group import Group
+from grpo_runtime.rollouts.interface import Rollout
+from grpo_runtime.rollouts.journal.journal import Journal, NoJournal
+from grpo_runtime.rollouts.scoring import Scorer
+from grpo_runtime.rollouts.source import Source
+
+
+class Collection:
+    """Groups of one step while they are filled. That goes on in the thread of the rollouts, also while an
+    update of the policy blocks the main thread."""
+
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        *,
+        scorer: Scorer,
+        journal: Journal | NoJournal,
+        thread: LoopThread,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`journal` is told of every sample, and of every group that is scored."""
+        self._groups = groups
+        self._scorer = scorer
+        self._journal = journal
+        self._thread = thread
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._quiet_since = clock()
+        self._scoring: dict[int, asyncio.Task[None]] = {}
+
+    async def sample(self, source: Source, *, stays_awake: bool = False) -> None:
+        """Let `source` make what is missing; `stays_awake` as there."""
+        await self._thread.run(self._sample(source, stays_awake=stays_awake))
+
+    async def score(self) -> None:
+        """Return once every group is scored.
+
+        Raises UserError when a function fails more than it may, and what else a call raises, which ends the
+        others.
+        """
+        await self._thread.run(self._score())
+
+    def take(self, group: Group, sample: int, rollout: Rollout) -> None:
+        """A sample of a group is finished. May be called in any thread."""
+        with self._lock:
+            group.rollouts[sample] = rollout
+            is_last = group.is_sampled
+        self._journal.sampled(group, sample)
+        if is_last:
+            # an engine that was not asked to stop may finish one after the thread has ended
+            with contextlib.suppress(RuntimeError):
+                self._thread.call_soon(self._begin_scoring, group)
+
+    def waits_for(self) -> str:
+        """The sentence about rewards that have not come for some seconds; empty while they come."""
+        return unscored_message(
+            self._scorer.name_of(self._groups[0]),
+            num_scored=sum(group.is_scored for group in self._groups),
+            num_groups=len(self._groups),
+            quiet_seconds=self._clock() - self._quiet_since,
+            open_calls=self._scorer.open_calls(),
+        )
+
+    async def _sample(self, source: Source, *, stays_awake: bool) -> None:
+        incomplete = [group for group in self._groups if not group.is_sampled]
+        if not incomplete:
+            return
+        for group in self._groups:
+            if group.is_sampled:
+                self._begin_scoring(group)
+        await source.sample(incomplete, take=self.take, stays_awake=stays_awake)
+
+    async def _score(self) -> None:
+        self._quiet_since = self._clock()
+        for group in self._groups:
+            self._begin_scoring(group)
+        if not self._scoring:
+            return
+        try:
+            await asyncio.gather(*self._scoring.values())
+        finally:
+            for task in self._scoring.values():
+                task.cancel()
+        self._scorer.judge(self._groups)
+        for group in self._groups:
+            if group.number in self._scoring and group.failures:
+                # only now: if the step is refused, the next attempt asks the function again
+                self._journal.scored(group)
+
+    def _begin_scoring(self, group: Group) -> None:
+        if not group.is_scored and group.number not in self._scoring:
+            self._scoring[group.number] = asyncio.create_task(self._score_group(group))
+
+    async def _score_group(self, group: Group) -> None:
+        group.columns = await self._scorer.score(group)
+        self._quiet_since = self._clock()
+        if not group.failures:
+            self._journal.scored(group)

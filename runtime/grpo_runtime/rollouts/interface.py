@@ -1,0 +1,190 @@
+"""What the training loop asks of rollout engines, wherever they run."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from grpo_api.contract.progress import EngineCounts
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.weight_sync.source import WeightSource
+
+
+@dataclass(frozen=True)
+class GenerateRequest:
+    """One completion to sample. `seed` alone decides the tokens, given the weights. One that `is_evaluation`
+    is sampled as evaluations are, and the requests of a call are all of one kind. `max_tokens` is its longest
+    completion where that is not sampling.maxTokens."""
+
+    prompt_ids: tuple[int, ...]
+    seed: int
+    is_evaluation: bool = False
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class VersionSpan:
+    """Completion tokens [start, end) were sampled with the weights of `version`."""
+
+    version: PolicyVersion
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One sampled completion.
+
+    `rollout_logprobs` are the sampler's, in nats, after temperature, one per completion token.
+    `is_terminated` is False when the completion was cut at the token limit. Of several turns, the tokens of a
+    completion that no policy sampled, such as what a tool said, are those that `loss_mask` has as False, and
+    their logprobs are 0; `versions` leave them out. None means that all were sampled.
+    """
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    rollout_logprobs: tuple[float, ...]
+    versions: tuple[VersionSpan, ...]
+    is_terminated: bool
+    engine: str
+    loss_mask: tuple[bool, ...] | None = None
+
+    @property
+    def num_sampled(self) -> int:
+        """Tokens of the completion that the policy sampled."""
+        return len(self.completion_ids) if self.loss_mask is None else sum(self.loss_mask)
+
+    def of_prompt(self, prompt_ids: tuple[int, ...]) -> "Rollout":
+        """The same completion with another prompt."""
+        return replace(self, prompt_ids=prompt_ids)
+
+
+OnFinished = Callable[[int, Rollout], None]
+"""Takes a sample as soon as it is finished, with the index of its request. Called in any thread, once for
+each sample; it must not raise."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A fixed sequence and the trainer's logprobs of its tokens after the first, in float32.
+
+    Engines must reproduce `logprobs` to `tolerance` (nats a token, on average) before they may serve the
+    weights. `vocab_size` is that of the policy: no engine samples an id that is not below it.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    tolerance: float
+    vocab_size: int | None = None
+
+
+@dataclass(frozen=True)
+class SyncReport:
+    """What one weight sync did. `phase_seconds` are per phase, the slowest engine of each."""
+
+    version: PolicyVersion
+    synced: tuple[str, ...]
+    failed: Mapping[str, str]
+    """Engine -> why it left the fleet; empty in mode Colocated."""
+    num_bytes: int
+    phase_seconds: Mapping[str, float] = field(default_factory=dict)
+    num_bytes_sent: int = 0
+    """What has left the trainer by the time of the report; see `PreparedWeights.num_bytes_sent`. 0 in mode
+    Colocated with the engine in the trainer's process."""
+    num_update_bytes: int | None = None
+    """With `weightSync.sparse`: what engines with the weights before are sent, which is what changed with its
+    index, or all weights."""
+    paused_seconds: float | None = None
+    """From the call that pauses an engine to its answer that it has resumed, of the slowest one that got the
+    weights. None where engines are not paused because they have no work, in mode Colocated."""
+    max_probe_error: float = 0.0
+    """Largest difference to the probe's logprobs over all synced engines."""
+
+
+@dataclass(frozen=True)
+class FailedSyncs:
+    """The weight syncs of an engine that have failed since its last good one: `num` of them, the last one of
+    the weights `version`, because of `why`."""
+
+    num: int
+    version: PolicyVersion
+    why: str
+
+
+@dataclass(frozen=True)
+class Generation:
+    """How far the running call of `generate` has come, in samples: of one that is not finished nothing is
+    known."""
+
+    num_samples: int
+    num_done: int
+    quiet_seconds: float
+    """Since a sample was finished last, or else since the call began."""
+    given: Mapping[str, int]
+    """Engine -> the samples it was given and has not finished."""
+    hung: Mapping[str, str] = field(default_factory=dict)
+    """Engine -> what of it stands still, so that its samples were given to others."""
+    starting_again: tuple[str, ...] = ()
+    """Engines beside their ranks that were lost, and that go on with their samples once they are started."""
+
+    @property
+    def num_waiting(self) -> int:
+        """Samples that no engine has been given."""
+        return max(0, self.num_samples - self.num_done - sum(self.given.values()))
+
+
+class Engines(Protocol):
+    """The rollout engines of a run, as rank 0 sees them. Only those with the newest weights are given work.
+
+    In mode Disaggregated they are a fleet: pods that come and go by themselves. RolloutLostError is raised
+    when none was left for longer than the stated wait. In mode Colocated every rank holds one, or its share
+    of one: they work in step, are all there or none, and what fails in one of them ends the attempt, unless
+    it has a process of its own and can be started again.
+    """
+
+    def counts(self) -> EngineCounts:
+        """Engines by state, as of now."""
+        ...
+
+    async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
+        """Give every engine the weights, and verify them with the probe where there is one.
+
+        A fleet transfers them to every engine that it can reach. At the first call of an attempt it waits for
+        all desired engines, or for at least one after a stated wait; later it takes those that it finds, and
+        waits while there is none. Colocated engines load from their rank's policy, all at once.
+        """
+        ...
+
+    async def rest(self) -> None:
+        """Let engines that share the trainer's memory give it back: training follows without a `generate`.
+        They serve again after the next `sync`."""
+        ...
+
+    async def generate(
+        self,
+        requests: Sequence[GenerateRequest],
+        *,
+        on_finished: OnFinished | None = None,
+        stays_awake: bool = False,
+    ) -> list[Rollout]:
+        """Sample all requests, in the order given. With `stays_awake` another `generate` or `rest` follows;
+        without it, engines that share the trainer's memory give it back.
+
+        In a fleet, a request of an engine that is lost goes to another one; with the same seed and weights
+        it gives the same tokens. An engine that joins meanwhile gets work only after a verified sync.
+        """
+        ...
+
+    def generation(self) -> Generation | None:
+        """How far the running call of `generate` has come. None when none runs, and where it cannot be
+        told. May be called in another thread than `generate`."""
+        ...
+
+    def failed_syncs(self) -> Mapping[str, FailedSyncs]:
+        """Engine -> its failed weight syncs, for engines that serve no more because of them. Empty in mode
+        Colocated, where such a failure ends the attempt or the engine."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of every connection. Engines in pods stay as they are; those in ranks end with their
+        rank."""
+        ...

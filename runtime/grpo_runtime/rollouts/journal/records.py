@@ -1,0 +1,243 @@
+"""The records of a journal, and each as a frame. G samples of a group, F reward functions.
+
+A file holds the records of one step that one attempt has written: `Begun` first, `Generated` for each sample
+as it finishes, `Scored` for each group, `Trained` after the update.
+"""
+
+import zlib
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_runtime.rewards.chunk import Column
+from grpo_runtime.rewards.types import FailureKind, RewardFailure
+from grpo_runtime.rollouts.frames import Frame
+from grpo_runtime.rollouts.group import Group
+from grpo_runtime.rollouts.interface import GenerateRequest, Rollout
+from grpo_runtime.rollouts.wire import completion_frame, read_completion
+
+FORMAT = 1
+_FAILED_BEFORE = "it failed in an earlier attempt, whose log says why"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """Whose file it is."""
+
+    job_uid: str
+    attempt: int
+    step: int
+    is_fresh: bool
+    """Whether this attempt does the step from its beginning, so that nothing of a lower attempt counts."""
+
+    def frame(self) -> Frame:
+        """As a record: the first of a file, and once more for each time that an attempt begins again."""
+        return Frame({"kind": "begun", "format": FORMAT, **vars(self)}, {})
+
+    @classmethod
+    def of(cls, frame: Frame) -> "Begun":
+        """The record in a frame. Raises ValueError for a file of another format."""
+        header = frame.header
+        if header["format"] != FORMAT:
+            raise ValueError(f"the format is {header['format']}, not {FORMAT}")
+        return cls(
+            job_uid=header["job_uid"],
+            attempt=header["attempt"],
+            step=header["step"],
+            is_fresh=header["is_fresh"],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generated:
+    """One finished sample. Its prompt is not written again, only what tells it from another."""
+
+    group: int
+    """Its number in the step."""
+    sample: int
+    """Its place in the group."""
+    seed: int
+    prompt_checksum: int
+    sampling: int
+    """Checksum of how it was sampled."""
+    completion: Rollout
+    """Without its prompt."""
+
+    @classmethod
+    def of_group(cls, group: Group, sample: int, *, sampling: int) -> "Generated":
+        """What is written of a sample that is finished."""
+        rollout = group.rollouts[sample]
+        assert rollout is not None
+        return cls(
+            group=group.number,
+            sample=sample,
+            seed=group.requests[sample].seed,
+            prompt_checksum=tokens_checksum(rollout.prompt_ids),
+            sampling=sampling,
+            completion=rollout.of_prompt(()),
+        )
+
+    def answers(self, request: GenerateRequest, *, sampling: int) -> bool:
+        """Whether it is the sample that `request` asks for, sampled in this way."""
+        expected = (sampling, request.seed, tokens_checksum(request.prompt_ids))
+        return (self.sampling, self.seed, self.prompt_checksum) == expected
+
+    def frame(self) -> Frame:
+        """As a record."""
+        written = completion_frame(self.completion)
+        header = {
+            "kind": "generated",
+            "group": self.group,
+            "sample": self.sample,
+            "seed": self.seed,
+            "prompt_checksum": self.prompt_checksum,
+            "sampling": self.sampling,
+        }
+        return Frame({**header, **written.header}, written.arrays)
+
+    @classmethod
+    def of(cls, frame: Frame) -> "Generated":
+        """The record in a frame."""
+        header = frame.header
+        return cls(
+            group=header["group"],
+            sample=header["sample"],
+            seed=header["seed"],
+            prompt_checksum=header["prompt_checksum"],
+            sampling=header["sampling"],
+            completion=read_completion(frame, prompt_ids=()),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """What the reward functions gave for a group."""
+
+    group: int
+    """Its number in the step: other prompts may have the same completions."""
+    names: tuple[str, ...]
+    """Of the F functions."""
+    checksums: tuple[int, ...]
+    """[G], of the completions that were scored: rewards of others are not theirs."""
+    columns: tuple[Column, ...]
+    """[F]. Of a failure only its kind is written, and on how many completions."""
+
+    def is_of(self, group: Group, *, names: Sequence[str]) -> bool:
+        """Whether these are the rewards of that group by these functions."""
+        found = (self.group, self.names, self.checksums)
+        return found == (group.number, tuple(names), _checksums(group))
+
+    @classmethod
+    def of_group(cls, group: Group, *, names: Sequence[str]) -> "Scored":
+        """What is written of a group that is scored."""
+        return cls(
+            group=group.number, names=tuple(names), checksums=_checksums(group), columns=group.scored_columns
+        )
+
+    def frame(self) -> Frame:
+        """As a record. Rewards are float64 as the functions gave them; that there is none is told apart from
+        every number."""
+        values = [value for column in self.columns for value in column.values]
+        logged = [
+            (name, metric, found)
+            for name, column in zip(self.names, self.columns, strict=True)
+            for metric, found in column.logged.items()
+        ]
+        failures = [failure for column in self.columns for failure in column.failures]
+        return Frame(
+            {
+                "kind": "scored",
+                "group": self.group,
+                "names": list(self.names),
+                "logged": [[name, metric, len(found)] for name, metric, found in logged],
+                "failures": [[failure.name, failure.kind.value, failure.num_samples] for failure in failures],
+            },
+            {
+                "checksums": array("I", self.checksums),
+                "is_given": array("B", [value is not None for value in values]),
+                "rewards": array("d", [0.0 if value is None else value for value in values]),
+                "logged": array("d", [number for _, _, found in logged for number in found]),
+            },
+        )
+
+    @classmethod
+    def of(cls, frame: Frame) -> "Scored":
+        """The record in a frame."""
+        header, arrays = frame.header, frame.arrays
+        names = tuple(header["names"])
+        values = [
+            reward if is_given else None
+            for is_given, reward in zip(arrays["is_given"], arrays["rewards"], strict=True)
+        ]
+        size = len(arrays["checksums"])
+        logged: dict[str, dict[str, list[float]]] = {name: {} for name in names}
+        numbers = iter(arrays["logged"])
+        for name, metric, count in header["logged"]:
+            logged[name][metric] = [next(numbers) for _ in range(count)]
+        columns = tuple(
+            Column(
+                values=values[place * size : (place + 1) * size],
+                failures=tuple(
+                    _failure(name, kind, num_samples)
+                    for of_name, kind, num_samples in header["failures"]
+                    if of_name == name
+                ),
+                logged=logged[name],
+            )
+            for place, name in enumerate(names)
+        )
+        return cls(group=header["group"], names=names, checksums=tuple(arrays["checksums"]), columns=columns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """The digest of the weights after the update of a step."""
+
+    digest: str
+    layout: str
+    """How the weights were spread over the ranks: digests of different layouts cannot be compared."""
+
+    def frame(self) -> Frame:
+        """As a record."""
+        return Frame({"kind": "trained", **vars(self)}, {})
+
+    @classmethod
+    def of(cls, frame: Frame) -> "Trained":
+        """The record in a frame."""
+        return cls(digest=frame.header["digest"], layout=frame.header["layout"])
+
+
+Record = Begun | Generated | Scored | Trained
+
+_KINDS: Mapping[str, Any] = {
+    "begun": Begun,
+    "generated": Generated,
+    "scored": Scored,
+    "trained": Trained,
+}
+
+
+def decode_record(frame: Frame) -> Record:
+    """The record in a frame. Raises KeyError, ValueError or TypeError for what is none."""
+    record: Record = _KINDS[frame.header["kind"]].of(frame)
+    return record
+
+
+def tokens_checksum(token_ids: Sequence[int]) -> int:
+    """CRC-32 of token ids."""
+    return zlib.crc32(array("i", token_ids).tobytes())
+
+
+def _checksums(group: Group) -> tuple[int, ...]:
+    return tuple(tokens_checksum(rollout.completion_ids) for rollout in group.completions)
+
+
+def _failure(name: str, kind: str, num_samples: int) -> RewardFailure:
+    return RewardFailure(
+        name=name,
+        kind=FailureKind(kind),
+        reason=_FAILED_BEFORE,
+        num_samples=num_samples,
+        sample={},
+    )

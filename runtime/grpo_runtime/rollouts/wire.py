@@ -1,0 +1,124 @@
+"""What engines are asked and what they answer, as frames: over HTTP, in the pipe of an engine's process,
+between ranks, and in the journal."""
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.rollouts.frames import Frame
+from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, VersionSpan
+
+_STOP, _LENGTH = "stop", "length"
+
+
+@dataclass(frozen=True)
+class EngineCall:
+    """What the guard of an engine is asked for: completions of a prompt, or the logprobs of its tokens.
+
+    `parameters` are vLLM's of completions, and a call for logprobs has none. Of `n` completions with a seed,
+    vLLM draws number i with seed + i. `core` is the one of an engine's cores that is to answer, from 0; None
+    leaves it to vLLM.
+    """
+
+    token_ids: Sequence[int]
+    parameters: Mapping[str, Any]
+    core: int | None = None
+
+    def frame(self) -> Frame:
+        """As it is sent."""
+        return Frame({"parameters": self.parameters, "core": self.core}, {"token_ids": _ids(self.token_ids)})
+
+    @classmethod
+    def of(cls, frame: Frame) -> "EngineCall":
+        """The call in a frame. Raises KeyError, TypeError or ValueError for a frame that holds none."""
+        header = frame.header
+        return cls(_read_ids(frame), dict(header["parameters"]), core=header["core"])
+
+
+def request_frame(request: GenerateRequest) -> Frame:
+    """One completion to sample."""
+    header = {
+        "seed": request.seed,
+        "is_evaluation": request.is_evaluation,
+        "max_tokens": request.max_tokens,
+    }
+    return Frame(header, {"token_ids": _ids(request.prompt_ids)})
+
+
+def read_request(frame: Frame) -> GenerateRequest:
+    """The request in a frame. Raises KeyError, TypeError or ValueError for a frame that holds none."""
+    return GenerateRequest(prompt_ids=_read_ids(frame), **frame.header)
+
+
+def completion_frame(rollout: Rollout) -> Frame:
+    """A completion without its prompt, which the reader knows. Logprobs are float32."""
+    header = {
+        "versions": [[str(span.version), span.start, span.end] for span in rollout.versions],
+        "finish_reason": _STOP if rollout.is_terminated else _LENGTH,
+        "engine": rollout.engine,
+    }
+    arrays: dict[str, array[Any]] = {
+        "token_ids": _ids(rollout.completion_ids),
+        "logprobs": array("f", rollout.rollout_logprobs),
+    }
+    if rollout.loss_mask is not None:
+        arrays["loss_mask"] = array("B", rollout.loss_mask)
+    return Frame(header, arrays)
+
+
+def read_completion(frame: Frame, *, prompt_ids: tuple[int, ...]) -> Rollout:
+    """The completion in a frame. Raises KeyError, TypeError or ValueError for a frame that holds none."""
+    header, mask = frame.header, frame.arrays.get("loss_mask")
+    if header["finish_reason"] not in (_STOP, _LENGTH):
+        raise ValueError(f"a completion was ended by {header['finish_reason']}")
+    return Rollout(
+        prompt_ids=prompt_ids,
+        completion_ids=_read_ids(frame),
+        rollout_logprobs=tuple(_array(frame, "logprobs", "f")),
+        versions=tuple(_span(*written) for written in header["versions"]),
+        is_terminated=header["finish_reason"] == _STOP,
+        engine=header["engine"],
+        loss_mask=None if mask is None else tuple(bool(is_sampled) for is_sampled in mask),
+    )
+
+
+def read_completions(frames: Iterable[Frame], *, of: Sequence[GenerateRequest]) -> list[Rollout]:
+    """A completion for each request, in their order. Raises as `read_completion`, and ValueError when their
+    numbers differ."""
+    return [
+        read_completion(frame, prompt_ids=request.prompt_ids)
+        for frame, request in zip(frames, of, strict=True)
+    ]
+
+
+def logprobs_frame(logprobs: Sequence[float]) -> Frame:
+    """Those of a probe, which need not be finite."""
+    return Frame({}, {"logprobs": array("d", logprobs)})
+
+
+def read_logprobs(frame: Frame) -> list[float]:
+    """The logprobs in a frame. Raises KeyError for a frame that holds none."""
+    return frame.arrays["logprobs"].tolist()
+
+
+def _ids(token_ids: Sequence[int]) -> "array[Any]":
+    return array("i", token_ids)
+
+
+def _read_ids(frame: Frame) -> tuple[int, ...]:
+    return tuple(_array(frame, "token_ids", "i"))
+
+
+def _array(frame: Frame, name: str, typecode: str) -> "array[Any]":
+    found = frame.arrays[name]
+    if found.typecode != typecode:
+        raise ValueError(f"{name} have the type {found.typecode}, not {typecode}")
+    return found
+
+
+def _span(version: str, start: int, end: int) -> VersionSpan:
+    if not (isinstance(start, int) and isinstance(end, int)):
+        raise TypeError(f"{start} to {end} are no places of tokens")
+    return VersionSpan(PolicyVersion.parse(version), start, end)

@@ -1,0 +1,125 @@
+"""What engines are asked and what they answer comes over the wire as it was, to the last bit."""
+
+import math
+import struct
+from array import array
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.rollouts import frames
+from grpo_runtime.rollouts.frames import MAGIC, Frame, encode_frame, encode_frames, read_frames
+from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, VersionSpan
+from grpo_runtime.rollouts.wire import (
+    EngineCall,
+    completion_frame,
+    logprobs_frame,
+    read_completion,
+    read_completions,
+    read_logprobs,
+    read_request,
+    request_frame,
+)
+
+REQUESTS = [
+    GenerateRequest(prompt_ids=(1, 151_643), seed=2**63 - 1, is_evaluation=True, max_tokens=3),
+    GenerateRequest(prompt_ids=(), seed=0),
+]
+ROLLOUTS = [
+    Rollout(
+        prompt_ids=REQUESTS[0].prompt_ids,
+        completion_ids=(0, 2**31 - 1),
+        rollout_logprobs=(-0.5, -1.401298464324817e-45),
+        versions=(VersionSpan(PolicyVersion(1, 2), 0, 1), VersionSpan(PolicyVersion(1, 3), 1, 2)),
+        is_terminated=True,
+        engine="engine-1",
+    ),
+    Rollout(
+        prompt_ids=REQUESTS[1].prompt_ids,
+        completion_ids=(7, 8, 9),
+        rollout_logprobs=(-0.5, 0.0, -1.5),
+        versions=(VersionSpan(PolicyVersion(1, 2), 0, 1), VersionSpan(PolicyVersion(1, 2), 2, 3)),
+        is_terminated=False,
+        engine="engine-1",
+        loss_mask=(True, False, True),
+    ),
+]
+
+
+def sent(*frames: Frame) -> list[Frame]:
+    """As the other end reads them."""
+    return read_frames(encode_frames(frames))
+
+
+def test_requests_come_as_they_were() -> None:
+    assert [read_request(frame) for frame in sent(*map(request_frame, REQUESTS))] == REQUESTS
+
+
+def test_completions_come_as_they_were_but_for_the_prompts_that_the_reader_knows() -> None:
+    found = sent(*map(completion_frame, ROLLOUTS))
+    assert read_completions(found, of=REQUESTS) == ROLLOUTS
+    with pytest.raises(ValueError, match="shorter"):
+        read_completions(found, of=REQUESTS[:1])
+
+
+def test_a_call_of_an_engine_comes_as_it_was() -> None:
+    for core in (None, 1):
+        call = EngineCall((1, 2), {"seed": 2**63 - 1, "top_p": 0.1, "stop": ["</s>"]}, core=core)
+        [frame] = sent(call.frame())
+        assert EngineCall.of(frame) == call
+
+
+def test_logprobs_that_are_no_numbers_come_too() -> None:
+    [frame] = sent(logprobs_frame([-0.1, math.pi / -3, -math.inf]))
+    assert read_logprobs(frame) == [-0.1, math.pi / -3, -math.inf]
+    [frame] = sent(logprobs_frame([math.nan]))
+    assert math.isnan(*read_logprobs(frame))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"finish_reason": "abort"},
+        {"versions": [["1.3", 0]]},
+        {"versions": [["latest", 0, 2]]},
+        {"versions": 3},
+        {"versions": [["1.3", 0.0, 2.0]]},
+        {"token_ids": array("d", [1.0])},
+        {"logprobs": array("B", [1, 1])},
+    ],
+)
+def test_a_frame_that_is_no_completion_is_not_read_as_one(changed: Mapping[str, Any]) -> None:
+    whole = completion_frame(ROLLOUTS[0])
+    arrays = {name: value for name, value in changed.items() if isinstance(value, array)}
+    header = {name: value for name, value in changed.items() if name not in arrays}
+    [frame] = sent(Frame({**whole.header, **header}, {**whole.arrays, **arrays}))
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        read_completion(frame, prompt_ids=(1,))
+
+
+def test_a_message_that_is_cut_or_goes_on_is_not_read() -> None:
+    whole = encode_frame(completion_frame(ROLLOUTS[0]))
+    for message in (whole[:-1], whole + whole[:9], b"\0" + whole, whole + b"\0"):
+        with pytest.raises(ValueError, match="bytes are no frame"):
+            read_frames(message)
+    assert read_frames(b"") == []
+
+
+def test_rubbish_is_refused_at_its_first_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not looked through for others: that takes time by the square of its length."""
+    num_checked = 0
+
+    def checksum(*parts: bytes) -> int:
+        nonlocal num_checked
+        num_checked += 1
+        return 0
+
+    to_the_end = b"".join(
+        MAGIC + struct.pack("<III", 0, 16 * (1000 - place) - 16, 1) for place in range(1000)
+    )
+    monkeypatch.setattr(frames, "_checksum", checksum)
+    with pytest.raises(ValueError, match="16000 of 16000 bytes are no frame"):
+        read_frames(to_the_end)
+    assert num_checked == 1
