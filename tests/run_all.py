@@ -43,7 +43,10 @@ sources. One thread of torch for each: several lose more to one another than the
 by side."""
 PURE = "not engine and not apiserver and not cluster and not gpu and not matrix"
 FIRST_ENGINES = (
-    *(f"tests/runtime/{folder}" for folder in ("fleet", "follow", "local", "serve", "weight_sync")),
+    *(
+        f"tests/runtime/{folder}"
+        for folder in ("engines/fleet", "engines/follow", "engines/serve", "local", "weight_sync")
+    ),
     "tests/runtime/trainer/test_journal_on_engines.py",
 )
 OTHER_ENGINES = (*(f"--ignore={path}" for path in FIRST_ENGINES), "tests")

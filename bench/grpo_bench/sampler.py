@@ -15,8 +15,8 @@ from grpo_bench.example_job import require_all_alive
 from grpo_bench.pairs import Amounts
 from grpo_bench.same_tokens import SameTokens
 from grpo_runtime.data.source import load_prompts
-from grpo_runtime.fleet.bundle import bundle
-from grpo_runtime.fleet.fleet import Fleet, open_fleet
+from grpo_runtime.engines.fleet.bundle import bundle
+from grpo_runtime.engines.fleet.fleet import Fleet, open_fleet
 from grpo_runtime.local.context import LocalContext
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.source import materialise_model

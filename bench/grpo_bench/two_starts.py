@@ -12,14 +12,14 @@ from grpo_bench.cpu_time import seconds_of_descendants
 from grpo_bench.errors import BenchError
 from grpo_bench.example_job import context_of_example, require_all_alive
 from grpo_bench.pairs import Amounts, Way
-from grpo_runtime.engine.arguments import (
+from grpo_runtime.engines.arguments import (
     SERVER_ENVIRONMENT,
     engine_environment,
     is_cpu_build,
     server_arguments,
 )
-from grpo_runtime.fleet.connections import open_session
-from grpo_runtime.fleet.engine_client import Address, EngineClient
+from grpo_runtime.engines.fleet.connections import open_session
+from grpo_runtime.engines.fleet.engine_client import Address, EngineClient
 from grpo_runtime.local.context import LocalContext
 from grpo_runtime.local.environments import rollout_environment
 from grpo_runtime.local.ports import LOOPBACK, free_ports

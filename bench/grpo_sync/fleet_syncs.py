@@ -11,7 +11,7 @@ from transformers.utils.logging import disable_progress_bar
 from grpo_api.contract.versions import PolicyVersion
 from grpo_bench.errors import BenchError
 from grpo_bench.example_job import require_all_alive
-from grpo_runtime.fleet.fleet import Fleet, open_fleet
+from grpo_runtime.engines.fleet.fleet import Fleet, open_fleet
 from grpo_runtime.local.context import LocalContext
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.rollouts.interface import Probe, SyncReport

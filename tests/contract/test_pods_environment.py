@@ -35,7 +35,7 @@ from grpo_operator.children.shared import TOKEN_FILES, service
 from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.children.trainer import needs_service, trainer_pod
 from grpo_runtime.cli import main as runtime
-from grpo_runtime.fleet.settings import fleet_settings
+from grpo_runtime.engines.fleet.settings import fleet_settings
 from grpo_runtime.local.ports import LOOPBACK
 from grpo_runtime.settings import read_trainer_settings
 

@@ -9,7 +9,7 @@ import torch
 
 import grpo_operator
 import grpo_runtime
-import grpo_runtime.fleet.engine_sync
+import grpo_runtime.engines.fleet.engine_sync
 import grpo_runtime.rollouts.stream
 import grpo_runtime.trainer.loop
 from grpo_api.contract import endpoints, exit_codes, labels, learning_signal
@@ -24,8 +24,8 @@ from grpo_runtime.algorithm.advantages import compute_advantages
 from grpo_runtime.algorithm.losses import compute_loss
 from grpo_runtime.algorithm.reward_metrics import reward_metrics
 from grpo_runtime.algorithm.types import AdvantageOptions, Denominators, LossInputs
-from grpo_runtime.colocated.rank_engine import PHASES
-from grpo_runtime.engine.routes import ROUTES, Access
+from grpo_runtime.engines.colocated.rank_engine import PHASES
+from grpo_runtime.engines.routes import ROUTES, Access
 from grpo_runtime.report.completions import completion_metrics
 from grpo_runtime.report.metric_names import OWN_METRICS, is_own_metric
 from grpo_runtime.report.sync import sync_metrics
@@ -180,7 +180,12 @@ def metric_names() -> set[str]:
         *sync_metrics(SYNC),
         *(
             f"sync/{phase}_seconds"
-            for phase in ["pack", "write", *phases_in(grpo_runtime.fleet.engine_sync.__file__), *PHASES]
+            for phase in [
+                "pack",
+                "write",
+                *phases_in(grpo_runtime.engines.fleet.engine_sync.__file__),
+                *PHASES,
+            ]
         ),
         *(f"time/{phase}_seconds" for phase in phases_in(grpo_runtime.trainer.loop.__file__)),
         *(f"time/{phase}_seconds" for phase in phases_in(grpo_runtime.rollouts.stream.__file__)),

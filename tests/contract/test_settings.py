@@ -22,8 +22,8 @@ from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.run_config import run_config_digest
 from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import parse_job
+from grpo_runtime.engines.fleet.settings import fleet_settings
 from grpo_runtime.errors import RunConfigChangedError, UserError
-from grpo_runtime.fleet.settings import fleet_settings
 from grpo_runtime.settings import PlaceInEngine, read_rollout_settings, read_trainer_settings
 from grpo_runtime.supervisor.supervisor import SupervisorOptions, supervise
 

@@ -136,7 +136,7 @@ class EngineProcess:
         self.process.wait(STOP_SECONDS)
 
 
-POD = ("-m", "grpo_runtime.serve.main")
+POD = ("-m", "grpo_runtime.engines.serve.main")
 
 
 def start_engine(

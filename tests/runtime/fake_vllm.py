@@ -14,11 +14,11 @@ import torch
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.engine import routes
+from grpo_runtime.engines import routes
+from grpo_runtime.engines.serve.http import BadRequestError, read_json, send_error, send_json
 from grpo_runtime.rollouts.errors import EngineError
 from grpo_runtime.rollouts.interface import Rollout, VersionSpan
 from grpo_runtime.rollouts.wire import EngineCall
-from grpo_runtime.serve.http import BadRequestError, read_json, send_error, send_json
 from grpo_runtime.weight_sync.interface import Receiver, WeightSyncError
 
 Happening = Callable[[], Awaitable[object]]

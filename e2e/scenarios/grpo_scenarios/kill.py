@@ -16,7 +16,7 @@ KILL_AN_ENGINE = """
 import os, pathlib, signal
 for folder in pathlib.Path("/proc").iterdir():
     if folder.name.isdigit():
-        if b"grpo_runtime.colocated.engine_child" in (folder / "cmdline").read_bytes().split(b"\\0"):
+        if b"grpo_runtime.engines.colocated.engine_child" in (folder / "cmdline").read_bytes().split(b"\\0"):
             os.kill(int(folder.name), signal.{signal})
             break
 else:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from grpo_api import cel
 from grpo_api.v1alpha1.job import GRPOJob
 from grpo_api.v1alpha1.spec import ResourcesSpec
-from grpo_runtime.colocated.child_environment import VISIBLE_DEVICES
-from grpo_runtime.engine.arguments import is_cpu_build
+from grpo_runtime.engines.arguments import is_cpu_build
+from grpo_runtime.engines.colocated.child_environment import VISIBLE_DEVICES
 from grpo_runtime.errors import UserError
 from grpo_runtime.local.describe import count, gpu_fields, gpus_asked
 

@@ -9,8 +9,8 @@ from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import GRPOJob
 from grpo_api.v1alpha1.spec import DeepSpeedSpec, Dtype, Mode, TrainerStrategy
 from grpo_runtime.algorithm.logprobs import CHUNK_LOGITS
-from grpo_runtime.colocated.gpu_fraction import FRACTION_ASLEEP, FRACTION_AWAKE
-from grpo_runtime.engine.arguments import GPU_MEMORY_UTILIZATION
+from grpo_runtime.engines.arguments import GPU_MEMORY_UTILIZATION
+from grpo_runtime.engines.colocated.gpu_fraction import FRACTION_ASLEEP, FRACTION_AWAKE
 from grpo_runtime.memory_plan.engine import EngineSizes, engine_bytes
 from grpo_runtime.memory_plan.formulas import (
     DDP,

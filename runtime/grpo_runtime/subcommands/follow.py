@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run it; returns the exit code."""
-    from grpo_runtime.follow.main import FollowOptions, follow
+    from grpo_runtime.engines.follow.main import FollowOptions, follow
 
     return follow(
         FollowOptions(

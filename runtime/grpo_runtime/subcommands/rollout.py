@@ -12,6 +12,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run it; returns the exit code."""
-    from grpo_runtime.serve.main import main as serve
+    from grpo_runtime.engines.serve.main import main as serve
 
     return serve(options.rest)

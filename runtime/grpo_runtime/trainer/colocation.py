@@ -9,21 +9,21 @@ from pathlib import Path
 import torch
 
 from grpo_api.contract.run_config import RunConfig
-from grpo_runtime.colocated.child_engine import ChildEngine
-from grpo_runtime.colocated.child_environment import VISIBLE_DEVICES, child_environment
-from grpo_runtime.colocated.child_liveness import ChildLimits
-from grpo_runtime.colocated.child_process import spawned
-from grpo_runtime.colocated.engine_process import StartProcess
-from grpo_runtime.colocated.engine_slice import EngineOfRank, EngineSlice, engine_name
-from grpo_runtime.colocated.engines import ColocatedEngines
-from grpo_runtime.colocated.messages import Channel
-from grpo_runtime.colocated.rank_engine import RankEngine
-from grpo_runtime.colocated.ray.cluster import RayMember, join_ray
-from grpo_runtime.colocated.ray.placement import RayShape
-from grpo_runtime.colocated.ray.rank_end import actor_of
-from grpo_runtime.colocated.ray.token import ray_token
-from grpo_runtime.colocated.recovering_engine import RecoveringEngine
-from grpo_runtime.engine.arguments import is_cpu_build
+from grpo_runtime.engines.arguments import is_cpu_build
+from grpo_runtime.engines.colocated.child_engine import ChildEngine
+from grpo_runtime.engines.colocated.child_environment import VISIBLE_DEVICES, child_environment
+from grpo_runtime.engines.colocated.child_liveness import ChildLimits
+from grpo_runtime.engines.colocated.child_process import spawned
+from grpo_runtime.engines.colocated.engine_process import StartProcess
+from grpo_runtime.engines.colocated.engine_slice import EngineOfRank, EngineSlice, engine_name
+from grpo_runtime.engines.colocated.engines import ColocatedEngines
+from grpo_runtime.engines.colocated.messages import Channel
+from grpo_runtime.engines.colocated.rank_engine import RankEngine
+from grpo_runtime.engines.colocated.ray.cluster import RayMember, join_ray
+from grpo_runtime.engines.colocated.ray.placement import RayShape
+from grpo_runtime.engines.colocated.ray.rank_end import actor_of
+from grpo_runtime.engines.colocated.ray.token import ray_token
+from grpo_runtime.engines.colocated.recovering_engine import RecoveringEngine
 from grpo_runtime.rollouts.interface import Engines
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.torch_threads import num_engine_threads
@@ -34,7 +34,7 @@ from grpo_runtime.weight_sync.needed_gpu import find_usable_backend
 StartEngine = Callable[[TrainerSettings], EngineOfRank]
 """Starts the engine of a rank, or its part of one."""
 
-_CHILD = (sys.executable, "-m", "grpo_runtime.colocated.engine_child")
+_CHILD = (sys.executable, "-m", "grpo_runtime.engines.colocated.engine_child")
 
 
 def slice_engine(
@@ -96,7 +96,7 @@ def _start_within(
     run_config: RunConfig, *, model_dir: Path, name: str, release_memory: Callable[[], None]
 ) -> EngineOfRank:
     """The engine in this process."""
-    from grpo_runtime.colocated.vllm_engine import VllmEngine
+    from grpo_runtime.engines.colocated.vllm_engine import VllmEngine
 
     backend = find_usable_backend(run_config.weight_sync_backend)
     release_memory()

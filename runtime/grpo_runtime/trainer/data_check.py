@@ -12,7 +12,7 @@ from pathlib import Path
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.data.prompt import Prompt
-from grpo_runtime.engine.arguments import is_cpu_build
+from grpo_runtime.engines.arguments import is_cpu_build
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.model.fit import require_cpu_heads, require_fit

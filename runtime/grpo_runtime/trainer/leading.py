@@ -11,9 +11,9 @@ from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import Mode
-from grpo_runtime.colocated.engine_slice import num_colocated_engines
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.sampler import PromptSampler
+from grpo_runtime.engines.colocated.engine_slice import num_colocated_engines
 from grpo_runtime.errors import UserError
 from grpo_runtime.export.at_the_end import ModelUploads
 from grpo_runtime.export.destinations import open_destinations
@@ -25,7 +25,7 @@ from grpo_runtime.report.sinks import SINKS
 from grpo_runtime.report.trackers.registry import open_trackers
 from grpo_runtime.rewards.kinds import reward_functions
 from grpo_runtime.rewards.pool import RewardPool
-from grpo_runtime.rollout_function.turns import FunctionOptions, RolloutFunction
+from grpo_runtime.rollouts.function.turns import FunctionOptions, RolloutFunction
 from grpo_runtime.rollouts.interface import Engines
 from grpo_runtime.rollouts.journal.journal import JOURNAL, Journal, NoJournal
 from grpo_runtime.rollouts.sampling import sampling_checksum

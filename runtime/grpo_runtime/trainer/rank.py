@@ -17,8 +17,8 @@ from transformers.utils.logging import disable_progress_bar
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import Mode
-from grpo_runtime.colocated.engine_slice import EngineSlice
-from grpo_runtime.colocated.executor import EngineExecutor
+from grpo_runtime.engines.colocated.engine_slice import EngineSlice
+from grpo_runtime.engines.colocated.executor import EngineExecutor
 from grpo_runtime.errors import PeerLostError, UserError
 from grpo_runtime.model.fit import replace_unknown_padding, require_fit
 from grpo_runtime.model.load import (
@@ -64,7 +64,7 @@ _NCCL_ABORT = (
 
 def connect_fleet(loaded: LoadedModel, settings: TrainerSettings) -> Engines:
     """The engines in the rollout pods, which get the policy that began as `loaded`."""
-    from grpo_runtime.fleet.fleet import open_fleet
+    from grpo_runtime.engines.fleet.fleet import open_fleet
 
     beside_weights = functools.partial(
         files_beside_weights,

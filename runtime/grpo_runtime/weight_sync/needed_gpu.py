@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from grpo_api.contract.exit_codes import ExitCode
-from grpo_runtime.engine.arguments import is_cpu_build
+from grpo_runtime.engines.arguments import is_cpu_build
 from grpo_runtime.errors import KnownError, UserError
 from grpo_runtime.weight_sync.registry import Backend, Reach, find_backend
 

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from fake_engines import FakeEngines
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.colocated.rank_engine import PHASES, RankSync
+from grpo_runtime.engines.colocated.rank_engine import PHASES, RankSync
 from grpo_runtime.rollouts.frames import decode_frames
 from grpo_runtime.rollouts.interface import GenerateRequest, OnFinished, Probe, Rollout, SyncReport
 from grpo_runtime.rollouts.journal.journal import JOURNAL

@@ -11,7 +11,7 @@ from trainer_pod import TrainerPod
 
 from grpo_api.contract.environment import Env
 from grpo_api.contract.progress import TerminationMessage
-from grpo_runtime.colocated.child_messages import decode_error, encode_error
+from grpo_runtime.engines.colocated.child_messages import decode_error, encode_error
 from grpo_runtime.errors import KnownError
 from grpo_runtime.process.failure import describe_failure
 from grpo_runtime.rollouts.errors import EngineError

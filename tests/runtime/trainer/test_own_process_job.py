@@ -1,6 +1,6 @@
 """Mode Colocated with each engine in a process of its own: it computes the same, and its rank outlives it.
 
-How a wrong argument of such an engine is named: tests/runtime/colocated/test_recovering_engine.py."""
+How a wrong argument of such an engine is named: tests/runtime/engines/colocated/test_recovering_engine.py."""
 
 import os
 import signal
@@ -79,7 +79,7 @@ def is_engine(pid: str) -> bool:
     except OSError:
         # it has ended meanwhile
         return False
-    return b"grpo_runtime.colocated.engine_child" in words
+    return b"grpo_runtime.engines.colocated.engine_child" in words
 
 
 def has_the_weights(pid: int) -> bool:

@@ -13,7 +13,7 @@ from local_job import start_trainer
 from ray_processes import ACTOR, RAYLET, kill_one, listening, pids_of, require_nothing_left
 from test_colocated_job import copy_job, records, tokens
 
-from grpo_runtime.colocated.ray.node_folder import TOKEN_FILE
+from grpo_runtime.engines.colocated.ray.node_folder import TOKEN_FILE
 
 pytestmark = [pytest.mark.engine, pytest.mark.matrix]
 

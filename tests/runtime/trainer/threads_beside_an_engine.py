@@ -6,7 +6,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from grpo_runtime.engine.arguments import IN_PROCESS_ENVIRONMENT, engine_environment
+from grpo_runtime.engines.arguments import IN_PROCESS_ENVIRONMENT, engine_environment
 
 os.environ.update(engine_environment(is_cpu=True) | IN_PROCESS_ENVIRONMENT)
 
@@ -18,8 +18,8 @@ from policy_builder import changed_policy, weights_of
 
 from grpo_api.contract.run_config import parse_run_config
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.colocated.rank_engine import RankEngine
-from grpo_runtime.colocated.vllm_engine import VllmEngine
+from grpo_runtime.engines.colocated.rank_engine import RankEngine
+from grpo_runtime.engines.colocated.vllm_engine import VllmEngine
 from grpo_runtime.model.tiny import write_tiny_model
 from grpo_runtime.rollouts.interface import GenerateRequest
 from grpo_runtime.torch_threads import num_engine_threads, settle_num_threads

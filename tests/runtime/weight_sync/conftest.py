@@ -8,7 +8,7 @@ import pytest
 
 _TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(Path(__file__).parent), str(_TESTS)]
-sys.path += [str(_TESTS / "fleet"), str(_TESTS / "colocated"), str(_TESTS / "export")]
+sys.path += [str(_TESTS / "engines/fleet"), str(_TESTS / "engines/colocated"), str(_TESTS / "export")]
 
 # these are found on the path above
 from at_once import TestsAtOnce  # noqa: E402

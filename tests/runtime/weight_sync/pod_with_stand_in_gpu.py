@@ -16,6 +16,6 @@ for product, stand_in in ((registry.NCCL, STAND_IN_NCCL), (registry.IPC, STAND_I
     registry._BACKENDS[product.name] = replace(stand_in, name=product.name, needs_gpu=False)
 
 if __name__ == "__main__":
-    from grpo_runtime.serve.main import main
+    from grpo_runtime.engines.serve.main import main
 
     sys.exit(main())

@@ -33,6 +33,6 @@ torch.accelerator.synchronize = lambda *_: None
 registry._BACKENDS[registry.VLLM_NCCL.name] = replace(registry.VLLM_NCCL, needs_gpu=False)
 
 if __name__ == "__main__":
-    from grpo_runtime.serve.main import main
+    from grpo_runtime.engines.serve.main import main
 
     sys.exit(main())

@@ -7,6 +7,6 @@ from grpo_runtime.weight_sync.receiver import free_memory
 free_memory.free_memory = lambda: 0
 
 if __name__ == "__main__":
-    from grpo_runtime.serve.main import main
+    from grpo_runtime.engines.serve.main import main
 
     sys.exit(main())

@@ -12,9 +12,9 @@ from receiver_harness import AlteredCopy, flip_a_bit
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import TerminationMessage
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.fleet.connections import open_session
-from grpo_runtime.fleet.engine_client import Address, EngineClient
-from grpo_runtime.fleet.engine_sync import SyncFailedError, SyncJob
+from grpo_runtime.engines.fleet.connections import open_session
+from grpo_runtime.engines.fleet.engine_client import Address, EngineClient
+from grpo_runtime.engines.fleet.engine_sync import SyncFailedError, SyncJob
 from grpo_runtime.settings import Tokens
 from grpo_runtime.weight_sync.registry import GLOO
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy

@@ -25,18 +25,18 @@ from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import TerminationMessage
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import SamplingSpec
-from grpo_runtime.engine import routes
-from grpo_runtime.fleet.answers import (
+from grpo_runtime.engines import routes
+from grpo_runtime.engines.fleet.answers import (
     AnswerLimits,
     answered_probe_error,
     probe_call,
     read_rollouts,
     sampling_call,
 )
-from grpo_runtime.fleet.bundle import Bundle
-from grpo_runtime.fleet.connections import open_session
-from grpo_runtime.fleet.engine_client import MAX_BYTES, Address, EngineClient
-from grpo_runtime.fleet.engine_sync import SyncFailedError, SyncJob
+from grpo_runtime.engines.fleet.bundle import Bundle
+from grpo_runtime.engines.fleet.connections import open_session
+from grpo_runtime.engines.fleet.engine_client import MAX_BYTES, Address, EngineClient
+from grpo_runtime.engines.fleet.engine_sync import SyncFailedError, SyncJob
 from grpo_runtime.settings import Tokens
 from grpo_runtime.weight_sync.registry import GLOO
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy

@@ -7,8 +7,8 @@ import torch
 from pod_builder import run_config, trainer_environment
 
 from grpo_api.contract.exit_codes import exit_policy
+from grpo_runtime.engines.fleet.fleet import open_fleet
 from grpo_runtime.errors import UserError
-from grpo_runtime.fleet.fleet import open_fleet
 from grpo_runtime.settings import read_trainer_settings
 from grpo_runtime.weight_sync.needed_gpu import (
     GpuMissingError,

@@ -17,7 +17,7 @@ from receiver_harness import packed
 
 from grpo_api.contract.run_config import JobRef
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.engine.routes import UPDATE_PATH
+from grpo_runtime.engines.routes import UPDATE_PATH
 from grpo_runtime.errors import SupersededError, VolumeFullError
 from grpo_runtime.weight_sync.disk.publisher import Publisher
 from grpo_runtime.weight_sync.disk.store import FolderStore, OpenFile, StoreError

@@ -12,10 +12,10 @@ from receiver_harness import Receiver, packed, some_weights
 from s3_server import BUCKET, S3Server, s3_secret, served_bucket
 
 from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.engines.follow.versions import CheckedVersions
 from grpo_runtime.errors import UserError
 from grpo_runtime.export.bucket_place import BucketPlace
 from grpo_runtime.export.s3 import open_bucket
-from grpo_runtime.follow.versions import CheckedVersions
 from grpo_runtime.settings import read_trainer_settings
 from grpo_runtime.weight_sync.deadlines import Deadlines
 from grpo_runtime.weight_sync.disk.publisher import Publisher

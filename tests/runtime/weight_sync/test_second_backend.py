@@ -11,8 +11,8 @@ from file_backend import FILE, FileSender
 from fleet_builder import raising, requests, sync, unsynced_fleet_of, until, versions
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.colocated.rank_engine import RankEngine
-from grpo_runtime.engine.routes import UPDATE_PATH
+from grpo_runtime.engines.colocated.rank_engine import RankEngine
+from grpo_runtime.engines.routes import UPDATE_PATH
 from grpo_runtime.weight_sync.interface import Receiver, ReceiverSettings
 from grpo_runtime.weight_sync.stream.digest import TAG_BYTES
 

@@ -12,9 +12,9 @@ from policy_builder import changed_policy, probe_of, weights_of
 from transformers import PreTrainedModel
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.fleet.connections import open_session
-from grpo_runtime.fleet.engine_client import Address, EngineClient
-from grpo_runtime.fleet.engine_sync import SyncJob
+from grpo_runtime.engines.fleet.connections import open_session
+from grpo_runtime.engines.fleet.engine_client import Address, EngineClient
+from grpo_runtime.engines.fleet.engine_sync import SyncJob
 from grpo_runtime.settings import Tokens
 from grpo_runtime.weight_sync.registry import GLOO
 from grpo_runtime.weight_sync.sparse.sparse_weights import SparsePreparation, SparseWeights

@@ -11,7 +11,7 @@ from guard_environment import guard_environment
 from pod_builder import JOB_UID, run_config, trainer_environment
 
 from grpo_api.contract.run_config import RunConfig
-from grpo_runtime.engine.routes import UPDATE_PATH
+from grpo_runtime.engines.routes import UPDATE_PATH
 from grpo_runtime.errors import UserError
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
 from grpo_runtime.weight_sync.disk.store import FolderStore

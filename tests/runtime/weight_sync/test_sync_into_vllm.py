@@ -22,12 +22,12 @@ from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import TerminationMessage
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import SamplingSpec
-from grpo_runtime.fleet.answers import AnswerLimits, read_rollouts, sampling_call
-from grpo_runtime.fleet.bundle import Bundle
-from grpo_runtime.fleet.connections import open_session
-from grpo_runtime.fleet.engine_client import MAX_BYTES, Address, EngineClient
-from grpo_runtime.fleet.engine_sync import SyncFailedError, SyncJob
-from grpo_runtime.fleet.errors import EngineConflictError
+from grpo_runtime.engines.fleet.answers import AnswerLimits, read_rollouts, sampling_call
+from grpo_runtime.engines.fleet.bundle import Bundle
+from grpo_runtime.engines.fleet.connections import open_session
+from grpo_runtime.engines.fleet.engine_client import MAX_BYTES, Address, EngineClient
+from grpo_runtime.engines.fleet.engine_sync import SyncFailedError, SyncJob
+from grpo_runtime.engines.fleet.errors import EngineConflictError
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.save import save_policy
 from grpo_runtime.model.weights import named_weights

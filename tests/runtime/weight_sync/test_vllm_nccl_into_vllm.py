@@ -16,9 +16,9 @@ from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import TerminationMessage
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import WeightSyncBackend
-from grpo_runtime.fleet.connections import open_session
-from grpo_runtime.fleet.engine_client import Address, EngineClient
-from grpo_runtime.fleet.engine_sync import SyncFailedError, SyncJob
+from grpo_runtime.engines.fleet.connections import open_session
+from grpo_runtime.engines.fleet.engine_client import Address, EngineClient
+from grpo_runtime.engines.fleet.engine_sync import SyncFailedError, SyncJob
 from grpo_runtime.settings import Tokens
 from grpo_runtime.weight_sync.registry import vllm_nccl_backend
 

@@ -1,0 +1,251 @@
+"""Rank 0's end of the engines in the training processes: it sends commands to every rank that holds an
+engine.
+
+Commands travel on a channel of their own and are executed in a thread of their own, because the main threads
+go on meeting meanwhile: so a stop request of any rank is noticed, and rank 0 reports that it is alive.
+Training and engines never compute at the same time: rank 0 waits for its engines first.
+"""
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from grpo_api.contract.progress import EngineCounts
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.engines.colocated.engine_slice import EngineSlice, engine_name
+from grpo_runtime.engines.colocated.messages import (
+    Frames,
+    GenerateCommand,
+    RestCommand,
+    SyncCommand,
+    broadcast_message,
+    decode_sync,
+    encode_command,
+    receive_message,
+    receive_streamed,
+)
+from grpo_runtime.engines.colocated.rank_engine import PHASES, RankSync
+from grpo_runtime.rollouts.errors import EngineError, EngineTimeoutError
+from grpo_runtime.rollouts.frames import Frame
+from grpo_runtime.rollouts.interface import (
+    FailedSyncs,
+    GenerateRequest,
+    Generation,
+    OnFinished,
+    Probe,
+    Rollout,
+    SyncReport,
+)
+from grpo_runtime.rollouts.wire import read_completion, read_completions
+from grpo_runtime.slices import slice_of
+from grpo_runtime.weight_sync.source import WeightSource
+
+
+@dataclass
+class _Call:
+    """A running call of `generate`. Only `generation` changes it."""
+
+    parts: Sequence[range]
+    """Which requests are whose, by engine."""
+    finished_at: float
+    """When a sample was last seen to be finished, or else when the call began."""
+    num_done: int = 0
+
+
+class ColocatedEngines:
+    """`Engines` in the training processes, as rank 0 uses them."""
+
+    def __init__(
+        self,
+        engine_slice: EngineSlice,
+        *,
+        sync_timeout_seconds: float,
+        num_finished: Callable[[], Sequence[int]],
+        is_starting_again: Callable[[], Sequence[bool]] = tuple,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`num_finished` gives by rank how many samples of the running step its engine has finished, as the
+        ranks told at their last meeting, and `is_starting_again` whether its engine was lost and does not
+        serve yet."""
+        self._slice = engine_slice
+        self._num_finished = num_finished
+        self._is_starting_again = is_starting_again
+        self._clock = clock
+        self._running: _Call | None = None
+        self._sync_timeout_seconds = sync_timeout_seconds
+        self._version: PolicyVersion | None = None
+        self._thread = ThreadPoolExecutor(
+            max_workers=1, thread_name_prefix="engine", initializer=engine_slice.enter_thread
+        )
+        self._readers = ThreadPoolExecutor(
+            max_workers=max(1, engine_slice.channel.world_size - 1), thread_name_prefix="read-engine"
+        )
+
+    def counts(self) -> EngineCounts:
+        """All engines are there from the start; they are current once they were verified."""
+        count = self._slice.num_engines
+        return EngineCounts(desired=count, known=count, current=count if self._version else 0)
+
+    async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
+        """See `Engines.sync`. `weights` is read in another thread until this returns.
+
+        Raises EngineTimeoutError after the deadlines of all phases together, and EngineError when an engine's
+        logprobs of the probe are not the trainer's: it computes something else than what is trained.
+        """
+        limit = self._sync_timeout_seconds * len(PHASES)
+        try:
+            async with asyncio.timeout(limit):
+                command = SyncCommand(version, probe)
+                syncs = await asyncio.wrap_future(self._thread.submit(self._lead_sync, command, weights))
+        except TimeoutError as error:
+            raise EngineTimeoutError(f"the engines did not load the weights within {limit:g} s") from error
+        for rank, sync in enumerate(syncs):
+            if probe is not None and not sync.probe_error <= probe.tolerance:
+                raise EngineError(
+                    f"the engine of rank {rank} does not compute what is trained: after weight sync "
+                    f"{version} its logprobs differ from the trainer's by {sync.probe_error:.3g} nats, "
+                    f"more than {probe.tolerance:g}"
+                )
+        self._version = version
+        slowest = map(max, zip(*(sync.phase_seconds for sync in syncs), strict=True))
+        return SyncReport(
+            version=version,
+            synced=tuple(engine_name(index) for index in range(self._slice.num_engines)),
+            failed={},
+            num_bytes=syncs[0].num_bytes,
+            phase_seconds=dict(zip(PHASES, slowest, strict=True)),
+            num_bytes_sent=sum(sync.num_bytes_sent for sync in syncs),
+            max_probe_error=max(sync.probe_error for sync in syncs),
+        )
+
+    async def rest(self) -> None:
+        """See `Engines.rest`."""
+        await asyncio.wrap_future(self._thread.submit(self._lead_rest))
+
+    async def generate(
+        self,
+        requests: Sequence[GenerateRequest],
+        *,
+        on_finished: OnFinished | None = None,
+        stays_awake: bool = False,
+    ) -> list[Rollout]:
+        """See `Engines.generate`. The engines sleep when it returns, unless they are to stay awake."""
+        if self._version is None:
+            raise RuntimeError("the engines have no weights yet: call sync before generate")
+        command = GenerateCommand(requests, is_streamed=on_finished is not None, stays_awake=stays_awake)
+        # now, because a stop may end this call before the thread begins with it
+        self._running = call = _Call(self._parts(len(requests)), finished_at=self._clock())
+        try:
+            return await asyncio.wrap_future(
+                self._thread.submit(self._lead_generate, command, on_finished, call.parts)
+            )
+        finally:
+            self._running = None
+
+    def generation(self) -> Generation | None:
+        """See `Engines.generation`."""
+        call = self._running
+        if call is None:
+            return None
+        finished = self._num_finished()[:: self._slice.ranks_per_engine]
+        left = [max(0, len(part) - done) for part, done in zip(call.parts, finished, strict=True)]
+        num_samples = sum(map(len, call.parts))
+        num_done = num_samples - sum(left)
+        if num_done != call.num_done:
+            call.num_done, call.finished_at = num_done, self._clock()
+        return Generation(
+            num_samples=num_samples,
+            num_done=num_done,
+            quiet_seconds=self._clock() - call.finished_at,
+            given={engine_name(index): number for index, number in enumerate(left) if number},
+            starting_again=tuple(
+                engine_name(index) for index, is_so in enumerate(self._is_starting_again()) if is_so
+            ),
+        )
+
+    def failed_syncs(self) -> Mapping[str, FailedSyncs]:
+        """See `Engines.failed_syncs`."""
+        return {}
+
+    async def close(self) -> None:
+        """Let go of the threads; engines end with their processes."""
+        self._readers.shutdown(wait=False, cancel_futures=True)
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _lead_sync(self, command: SyncCommand, weights: WeightSource) -> list[RankSync]:
+        """What every rank says of its sync, once all of them are done."""
+        broadcast_message(encode_command(command), channel=self._slice.channel)
+        own = self._slice.sync(command, weights=weights)
+        return [own, *(decode_sync(answer) for answer in self._answers())]
+
+    def _lead_rest(self) -> None:
+        """Return when all engines sleep."""
+        broadcast_message(encode_command(RestCommand()), channel=self._slice.channel)
+        self._slice.rest()
+        self._answers()
+
+    def _lead_generate(
+        self, command: GenerateCommand, on_finished: OnFinished | None, parts: Sequence[range]
+    ) -> list[Rollout]:
+        """What all engines sampled, once all ranks are done. `parts` says which requests are whose."""
+        broadcast_message(encode_command(command), channel=self._slice.channel)
+        if on_finished is None:
+            own = self._slice.generate(command)
+            answers = self._answers()
+        else:
+            own, answers = self._lead_streamed(command, on_finished, parts)
+        per_engine = self._slice.ranks_per_engine
+        # only the first rank of each engine returns completions; rank 0's are in `own`
+        firsts = answers[per_engine - 1 :: per_engine]
+        others = [
+            read_completions(answer, of=[command.requests[place] for place in part])
+            for answer, part in zip(firsts, parts[1:], strict=True)
+        ]
+        rollouts = [rollout for rollouts in (own, *others) for rollout in rollouts]
+        for rollout in rollouts:
+            if not self._is_newest(rollout):
+                found = ", ".join(str(span.version) for span in rollout.versions)
+                raise EngineError(f"{rollout.engine} sampled with weights {found}, not {self._version}")
+        return rollouts
+
+    def _lead_streamed(
+        self, command: GenerateCommand, on_finished: OnFinished, parts: Sequence[range]
+    ) -> tuple[list[Rollout], list[Frames]]:
+        """What the engine of this rank sampled, and the answers of the others. Every completion is passed on
+        as it finishes: what another engine says is read in a thread while that of this rank samples."""
+        channel, per_engine = self._slice.channel, self._slice.ranks_per_engine
+
+        def pass_on(engine: int, index: int, rollout: Rollout) -> None:
+            # one of other weights ends the call when the whole of it is looked at
+            if self._is_newest(rollout):
+                on_finished(parts[engine][index], rollout)
+
+        def read_and_pass_on(engine: int, index: int, frame: Frame) -> None:
+            request = command.requests[parts[engine][index]]
+            pass_on(engine, index, read_completion(frame, prompt_ids=request.prompt_ids))
+
+        def read(rank: int) -> Frames:
+            of_engine = functools.partial(read_and_pass_on, rank // per_engine)
+            return receive_streamed(of_engine, channel=channel, rank=rank)
+
+        answers = [self._readers.submit(read, rank) for rank in range(1, channel.world_size)]
+        own = self._slice.generate(command, on_finished=functools.partial(pass_on, 0))
+        return own, [answer.result() for answer in answers]
+
+    def _answers(self) -> list[Frames]:
+        """The answers of ranks 1, 2, ..."""
+        channel = self._slice.channel
+        return [receive_message(channel=channel, rank=rank) for rank in range(1, channel.world_size)]
+
+    def _is_newest(self, rollout: Rollout) -> bool:
+        return all(span.version == self._version for span in rollout.versions)
+
+    def _parts(self, num_requests: int) -> list[range]:
+        """Which of so many requests are whose, by engine."""
+        every, num_engines = range(num_requests), self._slice.num_engines
+        return [
+            every[slice_of(len(every), index=index, num_slices=num_engines)] for index in range(num_engines)
+        ]

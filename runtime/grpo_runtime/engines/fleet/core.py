@@ -1,0 +1,262 @@
+"""What a fleet does: it keeps engines' weights new and gives them work. Runs in one event loop of its own.
+
+A watcher looks at every address all the time. An engine that joins is synced with the newest weights before
+it serves; one that is lost is left out, and its requests go to others.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from grpo_api.contract.progress import EngineCounts
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.engines.fleet import membership
+from grpo_runtime.engines.fleet.answers import AnswerLimits, read_rollouts, sampling_call
+from grpo_runtime.engines.fleet.bundle import Bundle, bundle
+from grpo_runtime.engines.fleet.connections import open_session
+from grpo_runtime.engines.fleet.dispatch import Dispatch, DispatchLimits
+from grpo_runtime.engines.fleet.errors import BadAnswerError, EngineConflictError
+from grpo_runtime.engines.fleet.membership import Member, MemberState
+from grpo_runtime.engines.fleet.roster import Roster
+from grpo_runtime.engines.fleet.settings import FleetSettings
+from grpo_runtime.engines.fleet.syncer import FleetSyncer
+from grpo_runtime.rollouts.errors import EngineGoneError, EngineTimeoutError, RolloutLostError
+from grpo_runtime.rollouts.interface import (
+    FailedSyncs,
+    GenerateRequest,
+    Generation,
+    OnFinished,
+    Probe,
+    Rollout,
+    SyncReport,
+)
+from grpo_runtime.weight_sync.registry import Backend
+from grpo_runtime.weight_sync.source import WeightSource
+
+log = logging.getLogger(__name__)
+
+
+class FleetCore:
+    """`Engines` over HTTP. Made inside the event loop it is used in; looks for engines at once."""
+
+    def __init__(self, settings: FleetSettings, *, backend: Backend[Any]) -> None:
+        self.num_stale_answers = 0
+        """Completions thrown away because other weights than the newest had sampled them."""
+        self.num_resent = 0
+        """Samples asked of another engine because the first one was lost."""
+        self._settings = settings
+        # taken once, so that the date at which an engine stood still is the same in every report
+        self._clock_offset = time.time() - time.monotonic()
+        self._dispatch: Dispatch | None = None
+        self._vocab_size: int | None = None
+        self._session = open_session()
+        self._roster = Roster(settings, self._session)
+        self._syncer = FleetSyncer(
+            self._roster,
+            backend=backend,
+            timeout_seconds=settings.sync_timeout_seconds,
+            workers_per_engine=settings.workers_per_engine,
+            cores_per_engine=settings.cores_per_engine,
+            full_every=settings.full_every,
+        )
+        self._watcher = asyncio.ensure_future(self._watch())
+
+    @property
+    def num_lost(self) -> int:
+        """Engine processes lost so far."""
+        return self._roster.num_lost
+
+    def counts(self) -> EngineCounts:
+        """Engines by state, as of now."""
+        members = self._roster.members()
+        hung = membership.told_hung(
+            members,
+            now=time.monotonic(),
+            told_after_seconds=self._settings.hung_told_seconds,
+            clock_offset=self._clock_offset,
+        )
+        return membership.count(members, desired=self._settings.desired, hung=hung)
+
+    async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
+        """Give every engine that can be reached the weights; see `Engines.sync`.
+
+        An engine whose last sync failed is left to the watcher, which tries it ever less often.
+        """
+        is_first = not self._syncer.has_weights
+        self._vocab_size = probe.vocab_size if probe is not None else None
+        started = time.monotonic()
+        await self._syncer.prepare(weights, version=version, probe=probe)
+        first_round = self._syncer.start_syncs(is_called=True)
+        await self._syncer.wait_until_read()
+        writing = time.monotonic()
+        await self._syncer.wait_until_ready()
+        # no engine can be given weights before, so that none is missed until then
+        started += time.monotonic() - writing
+        while not self._is_enough(is_first, first_round, waited_seconds=time.monotonic() - started):
+            await self._roster.changed(timeout_seconds=self._settings.heartbeat_seconds)
+        return self._syncer.report()
+
+    async def generate(
+        self, requests: Sequence[GenerateRequest], *, on_finished: OnFinished | None = None
+    ) -> list[Rollout]:
+        """Sample all requests, in the order given; see `Engines.generate`."""
+        if not self._syncer.has_weights:
+            raise RuntimeError("the fleet has no weights yet: call sync before generate")
+        limits = DispatchLimits(
+            max_in_flight=self._settings.max_in_flight,
+            empty_wait_seconds=self._settings.empty_wait_seconds,
+            poll_seconds=self._settings.heartbeat_seconds,
+        )
+        bundles = bundle(
+            requests,
+            # also those that are not Current yet: they may join while the step runs
+            num_engines=max(self._settings.desired, len(self.workers())),
+            max_samples=self._settings.max_in_flight,
+        )
+        self._dispatch = dispatch = Dispatch(
+            self, bundles, limits=limits, clock=time.monotonic, on_finished=on_finished
+        )
+        try:
+            return await dispatch.run()
+        finally:
+            self._dispatch = None
+            self.num_resent += dispatch.num_resent
+
+    def generation(self) -> Generation | None:
+        """How far the running call of `generate` has come. May be called in another thread."""
+        dispatch = self._dispatch
+        if dispatch is None:
+            return None
+        found = dispatch.generation()
+        members = self._roster.members()
+        labels = {member.instance: member.label for member in members}
+        return replace(
+            found,
+            given={labels.get(key, key): number for key, number in found.given.items()},
+            hung={member.label: member.why_hung for member in members if member.why_hung},
+        )
+
+    def failed_syncs(self) -> Mapping[str, FailedSyncs]:
+        """See `Engines.failed_syncs`. May be called in another thread."""
+        return self._syncer.failed
+
+    async def close(self) -> None:
+        """Leave the engines as they are and let go of every connection."""
+        self._watcher.cancel()
+        await asyncio.gather(self._watcher, return_exceptions=True)
+        await self._syncer.close()
+        await self._roster.close()
+        await self._session.close()
+
+    # --- what Dispatch asks of a WorkerSource ---
+
+    def workers(self) -> Mapping[str, "EngineWorker"]:
+        """The engines that may be given work: the Current ones."""
+        self._check_watcher()
+        return {
+            member.instance: EngineWorker(self, member)
+            for member in self._roster.members()
+            if member.state == MemberState.CURRENT
+        }
+
+    def is_lost(self, key: str) -> bool:
+        """Whether this process will not answer any more: it is gone, or out of the fleet."""
+        member = self._roster.find(key)
+        return member is None or not membership.will_answer(member)
+
+    def mark_unhealthy(self, key: str, error: Exception) -> None:
+        """Take an engine out of service until the watcher has seen it, or synced it, again."""
+        log.warning("a request failed, it goes to another engine: %s", error)
+        if isinstance(error, EngineGoneError | EngineTimeoutError):
+            self._roster.apply(
+                key,
+                lambda member: membership.unanswered(member, now=member.last_seen, lost_after_seconds=0.0),
+            )
+        elif isinstance(error, EngineConflictError):
+            self._roster.apply(key, membership.died)
+        else:
+            self._roster.apply(key, lambda member: membership.unhealthy(member, now=time.monotonic()))
+
+    async def changed(self, *, timeout_seconds: float) -> None:
+        """Return at the next change of the fleet, or after the timeout."""
+        await self._roster.changed(timeout_seconds=timeout_seconds)
+
+    async def sample(self, member: Member, bundle: Bundle) -> list[Rollout]:
+        """The completions of a bundle by one engine, with the newest weights.
+
+        Raises BadAnswerError when other weights had a part in one of them, and EngineError.
+        """
+        settings = self._settings
+        sampling = settings.evaluation if bundle.is_evaluation else settings.sampling
+        assert sampling is not None
+        call = sampling_call(bundle, sampling=sampling)
+        limits = AnswerLimits(bundle.max_tokens or sampling.max_tokens, self._vocab_size)
+        max_bytes = limits.max_bytes(num_samples=bundle.num_samples)
+        # no deadline: how long a completion takes is the user's choice, and the watcher sees
+        # an engine that is dead or hung
+        with self._roster.sampling(member.instance):
+            client = self._roster.client(member)
+            answer = await client.sample(call, max_bytes=max_bytes)
+        # in a thread, because it may be large
+        rollouts = await asyncio.to_thread(
+            read_rollouts, answer, bundle=bundle, engine=member.label, limits=limits
+        )
+        self._require_newest(rollouts)
+        return rollouts
+
+    def _require_newest(self, rollouts: Sequence[Rollout]) -> None:
+        newest = self._roster.newest
+        for rollout in rollouts:
+            for span in rollout.versions:
+                if span.version != newest:
+                    self.num_stale_answers += len(rollouts)
+                    raise BadAnswerError(
+                        f"engine {rollout.engine} sampled with weights {span.version}, not {newest}"
+                    )
+
+    async def _watch(self) -> None:
+        while True:
+            await self._roster.refresh()
+            await self._syncer.forget_the_lost()
+            self._syncer.start_syncs(is_called=False)
+            await asyncio.sleep(self._settings.heartbeat_seconds)
+
+    def _check_watcher(self) -> None:
+        """Raise what ended the watcher: without it no lost engine and no new one would be noticed."""
+        if self._watcher.done():
+            self._watcher.result()
+
+    def _is_enough(
+        self, is_first: bool, first_round: set[asyncio.Task[None]], *, waited_seconds: float
+    ) -> bool:
+        """Whether `sync` may return. Raises RolloutLostError after the stated wait without an engine."""
+        self._check_watcher()
+        settings = self._settings
+        num_current = self.counts().current
+        if num_current == 0:
+            if waited_seconds > settings.empty_wait_seconds:
+                why = "; ".join(f"{label}: {last.why}" for label, last in self._syncer.failed.items())
+                raise RolloutLostError(
+                    f"no rollout engine could be given weights for {settings.empty_wait_seconds:g} s"
+                    + (f" ({why})" if why else "")
+                )
+            return False
+        if is_first:
+            return num_current >= settings.desired or waited_seconds > settings.start_wait_seconds
+        return all(task.done() for task in first_round)
+
+
+class EngineWorker:
+    """A Current engine as the dispatch sees it."""
+
+    def __init__(self, fleet: FleetCore, member: Member) -> None:
+        self.key = member.instance
+        self._fleet = fleet
+        self._member = member
+
+    async def sample(self, bundle: Bundle) -> list[Rollout]:
+        """Its completions, with the newest weights or not at all."""
+        return await self._fleet.sample(self._member, bundle)

@@ -1,0 +1,125 @@
+"""The fleet of rollout engines, in a thread of its own.
+
+Training blocks its thread for as long as a step takes. Meanwhile engines must still be watched, and those
+that join must be given their weights.
+"""
+
+import asyncio
+import faulthandler
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from grpo_api.contract.progress import EngineCounts
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.engines.fleet.core import FleetCore
+from grpo_runtime.engines.fleet.settings import FleetSettings, fleet_settings
+from grpo_runtime.process.loop_thread import LoopThread
+from grpo_runtime.rollouts.interface import (
+    FailedSyncs,
+    GenerateRequest,
+    Generation,
+    OnFinished,
+    Probe,
+    Rollout,
+    SyncReport,
+)
+from grpo_runtime.settings import TrainerSettings
+from grpo_runtime.weight_sync.needed_gpu import find_usable_backend
+from grpo_runtime.weight_sync.registry import Backend
+from grpo_runtime.weight_sync.source import WeightSource
+
+log = logging.getLogger(__name__)
+
+CLOSE_SECONDS = 30.0
+"""To let go of the engines, which takes milliseconds."""
+
+
+def open_fleet(
+    trainer: TrainerSettings, *, beside_weights: Callable[[], Mapping[str, bytes]] = dict
+) -> "Fleet":
+    """The fleet of a trainer pod. `beside_weights` gives the files that make a folder of weights a model, for
+    a backend that keeps such folders.
+
+    Raises UserError as `fleet_settings` and `find_usable_backend` do, and KnownError as a backend does that
+    cannot begin a run.
+    """
+    backend = find_usable_backend(trainer.run_config.weight_sync_backend)
+    if backend.for_run is not None:
+        backend = backend.for_run(trainer, beside_weights)
+    return Fleet(fleet_settings(trainer), backend=backend)
+
+
+class Fleet:
+    """`Engines` in other pods. It starts to look for them at once; `close` it at the end."""
+
+    def __init__(
+        self, settings: FleetSettings, *, backend: Backend[Any], close_seconds: float = CLOSE_SECONDS
+    ) -> None:
+        self._close_seconds = close_seconds
+        self._thread = LoopThread("fleet")
+        self._core = self._thread.run_blocking(_make_core(settings, backend))
+
+    @property
+    def num_stale_answers(self) -> int:
+        """Completions thrown away because other weights than the newest had sampled them."""
+        return self._core.num_stale_answers
+
+    @property
+    def num_resent(self) -> int:
+        """Requests given to another engine because the first one was lost."""
+        return self._core.num_resent
+
+    @property
+    def num_lost(self) -> int:
+        """Engine processes lost so far."""
+        return self._core.num_lost
+
+    def counts(self) -> EngineCounts:
+        """Engines by state, as of now."""
+        return self._core.counts()
+
+    async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
+        """See `Engines.sync`. `weights` is read once, before this returns, in another thread."""
+        return await self._thread.run(self._core.sync(weights, version=version, probe=probe))
+
+    async def rest(self) -> None:
+        """Nothing to do: engines in other pods share no memory with the trainer."""
+
+    async def generate(
+        self,
+        requests: Sequence[GenerateRequest],
+        *,
+        on_finished: OnFinished | None = None,
+        stays_awake: bool = False,
+    ) -> list[Rollout]:
+        """See `Engines.generate`. Engines in other pods are always awake."""
+        return await self._thread.run(self._core.generate(requests, on_finished=on_finished))
+
+    def generation(self) -> Generation | None:
+        """See `Engines.generation`."""
+        return self._core.generation()
+
+    def failed_syncs(self) -> Mapping[str, FailedSyncs]:
+        """See `Engines.failed_syncs`."""
+        return self._core.failed_syncs()
+
+    async def close(self) -> None:
+        """See `Engines.close`. A thread that is stuck in a transfer is left running, so that the run can
+        end."""
+        try:
+            async with asyncio.timeout(self._close_seconds):
+                await self._thread.run(self._core.close())
+        except TimeoutError:
+            log.error(
+                "the fleet is not closed after %g s and is left running; every thread's stack:",
+                self._close_seconds,
+            )
+            faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
+            return
+        await self._thread.close()
+
+
+async def _make_core(settings: FleetSettings, backend: Backend[Any]) -> FleetCore:
+    return FleetCore(settings, backend=backend)

@@ -1,0 +1,234 @@
+"""The states of a fleet's engines, and what moves an engine from one to another. Pure: `now` is a parameter.
+
+    Joining  an address that has not answered yet
+    Stale    alive, with weights that are not the newest or not verified
+    Current  alive, with the newest weights, verified and admitted: only these are given work
+    Suspect  was Stale or Current, and does not answer now
+    Lost     has been silent for too long, or its process has ended
+
+A process that ended never comes back: its successor has another instance id and starts as Stale.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from grpo_api.contract.progress import MAX_HUNG_TOLD, EngineCounts, HungEngine
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.engines.fleet.engine_client import Address, Identity
+
+FIRST_RETRY_SECONDS = 2.0
+MAX_RETRY_SECONDS = 120.0
+SYNCS_ALONE = 10
+"""For so many good syncs an engine that was too slow for others does not share theirs."""
+SUPERSEDED_WAIT_SECONDS = 5.0
+_LONGEST_TEXT = 253
+
+
+class MemberState(StrEnum):
+    """See the module's docstring."""
+
+    JOINING = "Joining"
+    STALE = "Stale"
+    CURRENT = "Current"
+    SUSPECT = "Suspect"
+    LOST = "Lost"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One engine process, or an address where one is expected.
+
+    `version` is the weights it was last verified with. `num_failures` counts failed syncs since the last
+    good one; the watcher starts no sync before `retry_at`. In the next `syncs_alone` syncs no other engine
+    waits for it. `why_hung` says what of it stands still now.
+    `stuck_since` is when it first stood still without a good sync since then, and `why_stuck` what it last
+    stood still in.
+    """
+
+    address: Address
+    last_seen: float
+    state: MemberState = MemberState.JOINING
+    instance: str = ""
+    name: str = ""
+    version: PolicyVersion | None = None
+    num_failures: int = 0
+    retry_at: float = 0.0
+    syncs_alone: int = 0
+    why_hung: str = ""
+    stuck_since: float | None = None
+    why_stuck: str = ""
+
+    @property
+    def label(self) -> str:
+        """The name of the engine in logs and reports."""
+        return self.name or str(self.address)
+
+
+def seen(member: Member, identity: Identity, *, newest: PolicyVersion | None, now: float) -> Member:
+    """The member after its engine said who it is. `newest` is the version that makes it Current."""
+    if identity.instance != member.instance:
+        return Member(
+            address=member.address,
+            last_seen=now,
+            state=MemberState.STALE,
+            instance=identity.instance,
+            name=identity.name,
+        )
+    is_current = newest is not None and member.version == newest and identity.version == str(newest)
+    state = MemberState.CURRENT if is_current else MemberState.STALE
+    found = replace(member, state=state, last_seen=now, why_hung="")
+    # before there are weights no sync can show that it works again
+    return found if newest is not None else _unstuck(found)
+
+
+def unanswered(member: Member, *, now: float, lost_after_seconds: float) -> Member:
+    """The member after its engine could not be reached."""
+    if member.state in (MemberState.JOINING, MemberState.LOST):
+        return member
+    is_lost = now - member.last_seen > lost_after_seconds
+    return replace(member, state=MemberState.LOST if is_lost else MemberState.SUSPECT)
+
+
+def hung(member: Member, why: str, *, now: float) -> Member:
+    """The member after it was found hung: without its requests, and out of the fleet until a sync succeeds.
+
+    It may go on as if nothing had been, with answers that nobody waits for any more.
+    """
+    if member.why_hung or _is_out(member):
+        return member
+    stuck = _stuck(failed_sync(member, now=now), why, now=now)
+    return replace(stuck, state=MemberState.SUSPECT, why_hung=why)
+
+
+def _stuck(member: Member, why: str, *, now: float) -> Member:
+    since = now if member.stuck_since is None else member.stuck_since
+    return replace(member, stuck_since=since, why_stuck=why)
+
+
+def _unstuck(member: Member) -> Member:
+    return replace(member, stuck_since=None, why_stuck="")
+
+
+def unreachable(member: Member, *, now: float) -> Member:
+    """The member after nobody has answered at its address for long: without its requests. Whether its process
+    has ended or its pod is gone, it is no longer hung."""
+    if _is_out(member) and not member.why_hung:
+        return member
+    return replace(_unstuck(failed_sync(member, now=now)), state=MemberState.SUSPECT, why_hung="")
+
+
+def _is_out(member: Member) -> bool:
+    """Whether it has no requests that could be given to others."""
+    is_known_to_be = member.state in (MemberState.JOINING, MemberState.LOST)
+    return is_known_to_be or (member.state == MemberState.SUSPECT and member.version is None)
+
+
+def died(member: Member) -> Member:
+    """The member after its process was seen to be dead."""
+    return replace(_unstuck(member), state=MemberState.LOST, why_hung="")
+
+
+def synced(member: Member, version: PolicyVersion, *, newest: PolicyVersion, now: float) -> Member:
+    """The member after a verified sync.
+
+    When there are newer weights by now, it is not synced again at once: it would always be busy when the next
+    ones come, and never be Current.
+    """
+    is_current = version == newest
+    return replace(
+        _unstuck(member),
+        state=MemberState.CURRENT if is_current else MemberState.STALE,
+        version=version,
+        num_failures=0,
+        syncs_alone=max(0, member.syncs_alone - 1),
+        retry_at=now if is_current else now + SUPERSEDED_WAIT_SECONDS,
+        last_seen=now,
+    )
+
+
+def failed_sync(member: Member, *, now: float) -> Member:
+    """The member after a sync that failed: out of the fleet until one succeeds, tried ever less often."""
+    # the exponent is bounded too: after days of failures the power would exceed the range of floats
+    wait = min(MAX_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(member.num_failures, 30))
+    state = MemberState.STALE if member.state == MemberState.CURRENT else member.state
+    return replace(
+        member, state=state, version=None, num_failures=member.num_failures + 1, retry_at=now + wait
+    )
+
+
+def stopped_in_sync(member: Member, why: str, *, now: float) -> Member:
+    """The member after a sync that ran into its deadline: it may stand still in the middle of a transfer."""
+    return _stuck(failed_sync(member, now=now), why, now=now)
+
+
+def too_slow(member: Member, *, now: float) -> Member:
+    """The member after a sync in which it was too slow for the engines that shared it: it gets its weights,
+    but they do not wait for it."""
+    return replace(failed_sync(member, now=now), syncs_alone=SYNCS_ALONE)
+
+
+def shares_syncs(member: Member) -> bool:
+    """Whether others may go through a sync with it, and the next step may wait for it."""
+    return member.num_failures == 0 and member.syncs_alone == 0
+
+
+def unhealthy(member: Member, *, now: float) -> Member:
+    """The member after a request to it failed: out of the fleet until a sync succeeds.
+
+    Many requests fail at once when an engine fails; together they count as one failure.
+    """
+    return failed_sync(member, now=now) if member.state == MemberState.CURRENT else member
+
+
+def will_answer(member: Member) -> bool:
+    """Whether the member will still answer requests that it was given while it was Current.
+
+    One that is unhealthy, or whose sync failed, may stay paused with them; one that hangs does not go on.
+    """
+    return member.state != MemberState.LOST and member.version is not None
+
+
+def outdated(member: Member) -> Member:
+    """The member once there are newer weights than it has."""
+    return replace(member, state=MemberState.STALE) if member.state == MemberState.CURRENT else member
+
+
+def is_gone(member: Member, *, is_listed: bool) -> bool:
+    """Whether to forget the member: its address is no longer listed and nothing answers there."""
+    return not is_listed and member.state in (MemberState.JOINING, MemberState.SUSPECT, MemberState.LOST)
+
+
+def is_stuck(member: Member) -> bool:
+    """Whether the member stands still, or has gone on and yet failed another sync."""
+    return member.stuck_since is not None and (member.why_hung != "" or member.num_failures > 1)
+
+
+def told_hung(
+    members: list[Member], *, now: float, told_after_seconds: float, clock_offset: float
+) -> tuple[HungEngine, ...]:
+    """The members that have stood still for so long, the longest first. `clock_offset` is what makes seconds
+    since 1970 of a time on the clock of `now`."""
+    stuck = sorted((member.stuck_since or now, member.label, member.instance) for member in members)
+    found = {member.instance: member for member in members if is_stuck(member)}
+    return tuple(
+        HungEngine(
+            name=label[:_LONGEST_TEXT],
+            instance=instance[:_LONGEST_TEXT],
+            since=datetime.fromtimestamp(int(since + clock_offset), UTC),
+            why=found[instance].why_stuck[:_LONGEST_TEXT],
+        )
+        for since, label, instance in stuck
+        if instance in found and now - since >= told_after_seconds
+    )[:MAX_HUNG_TOLD]
+
+
+def count(members: list[Member], *, desired: int, hung: tuple[HungEngine, ...] = ()) -> EngineCounts:
+    """Engines by what the status shows. `known` leaves out those that are lost, and addresses at which none
+    has answered yet."""
+    return EngineCounts(
+        hung=hung or None,
+        desired=desired,
+        known=sum(member.state not in (MemberState.JOINING, MemberState.LOST) for member in members),
+        current=sum(member.state == MemberState.CURRENT for member in members),
+    )

@@ -1,0 +1,79 @@
+"""The settings of a fleet: addresses, deadlines, limits."""
+
+from dataclasses import dataclass, field
+
+from grpo_api.contract.concurrency_choice import SAMPLES_ON_CPU
+from grpo_api.contract.progress import HUNG_TOLD_SECONDS
+from grpo_api.v1alpha1.spec import SamplingSpec
+from grpo_runtime.engines.fleet.discovery import parse_hosts
+from grpo_runtime.engines.fleet.engine_client import Address
+from grpo_runtime.errors import UserError
+from grpo_runtime.settings import Tokens, TrainerSettings
+
+
+@dataclass(frozen=True)
+class FleetSettings:
+    """All about a fleet but the backend by which weights travel.
+
+    `sampling` is of completions to train on, and `evaluation` of the others; None where there are none.
+    `start_wait_seconds`: how long the first sync waits for all desired engines before it takes those there.
+    `empty_wait_seconds`: how long a sync or a step waits while there is no engine at all.
+    `hung_after_seconds`: how long an engine may show no sign of life before its requests go elsewhere.
+    `first_step_seconds`: the same for the core of an engine that has sampled nothing yet and may compile.
+    `hung_told_seconds`: how long an engine must stand still before the progress names it.
+    `lost_after_seconds`: how long an engine may be silent before it is called lost.
+    `probe_timeout_seconds`: how long one call of a look at an engine may take; two of them, and the time
+    between looks, must fit into `hung_after_seconds`.
+    `max_in_flight`: samples an engine is given at a time.
+    `workers_per_engine`: processes of an engine that take the weights.
+    `cores_per_engine`: schedulers of an engine, each with requests of its own.
+    `full_every`: in so many syncs engines are given all weights once, and in the others what changed. None
+    where they are always given all weights.
+    """
+
+    hosts: tuple[Address, ...]
+    desired: int
+    attempt: int
+    tokens: Tokens = field(repr=False)
+    sampling: SamplingSpec
+    sync_timeout_seconds: float
+    start_wait_seconds: float = 120.0
+    empty_wait_seconds: float = 900.0
+    hung_after_seconds: float = 10.0
+    first_step_seconds: float = 120.0
+    hung_told_seconds: float = HUNG_TOLD_SECONDS
+    lost_after_seconds: float = 60.0
+    evaluation: SamplingSpec | None = None
+    heartbeat_seconds: float = 1.0
+    probe_timeout_seconds: float = 3.0
+    max_in_flight: int = SAMPLES_ON_CPU
+    workers_per_engine: int = 1
+    cores_per_engine: int = 1
+    full_every: int | None = None
+
+
+def fleet_settings(trainer: TrainerSettings) -> FleetSettings:
+    """The settings for the fleet of a trainer pod.
+
+    Raises UserError when the rollout host is malformed, and in mode Colocated, which has no fleet.
+    """
+    run_config = trainer.run_config
+    if trainer.rollout_host is None or trainer.tokens is None:
+        raise UserError(
+            f"mode is {run_config.mode.value}: there are no rollout pods that a fleet could be made of"
+        )
+    sparse = run_config.weight_sync.sparse
+    return FleetSettings(
+        hosts=parse_hosts(trainer.rollout_host),
+        desired=run_config.topology.rollout_replicas,
+        attempt=trainer.attempt,
+        tokens=trainer.tokens,
+        sampling=run_config.sampling,
+        evaluation=run_config.evaluation_sampling,
+        sync_timeout_seconds=run_config.weight_sync.timeout_seconds,
+        empty_wait_seconds=run_config.rollout_lost_timeout_seconds,
+        max_in_flight=run_config.max_samples_per_engine,
+        workers_per_engine=run_config.engine.num_workers,
+        cores_per_engine=run_config.engine.num_cores,
+        full_every=None if sparse is None else sparse.full_every_steps,
+    )

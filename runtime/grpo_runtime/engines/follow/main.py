@@ -1,0 +1,235 @@
+"""`grpo-runtime follow`: waits for a first version, starts vLLM's server on it, and follows.
+
+It ends with the contract's exit codes: 40 when an option is wrong, 143 when it was asked to stop, 1 when the
+engine died.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from grpo_api.contract.exit_codes import ExitCode
+from grpo_runtime.engines.arguments import CPU_KV_CACHE_BYTES, engine_environment, is_cpu_build
+from grpo_runtime.engines.follow.follower import Follower
+from grpo_runtime.engines.follow.guard import SERVED, TOKEN_FILE, read_token
+from grpo_runtime.engines.follow.versions import CheckedVersions
+from grpo_runtime.engines.serve.stopping import Stopping
+from grpo_runtime.errors import KnownError, UserError, VolumeFullError
+from grpo_runtime.export.bucket_place import BucketPlace
+from grpo_runtime.export.credentials import UploadCredentials
+from grpo_runtime.process.lasting_imports import lasting_imports
+from grpo_runtime.weight_sync.disk.store import FolderStore, StoreError, VersionStore
+from grpo_runtime.weight_sync.disk.store_of_run import FOLLOWED_FOLDER, store_in_bucket
+from grpo_runtime.weight_sync.disk.version_manifest import VersionManifest
+from grpo_runtime.weight_sync.interface import WeightSyncError
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+log = logging.getLogger(__name__)
+
+_GUARD = "grpo_runtime.engines.follow.guard.FollowGuard"
+
+
+@dataclass(frozen=True)
+class FollowOptions:
+    """The command's options. `credentials` is a folder with the keys of a Secret as files, `engine` what
+    else vLLM is given."""
+
+    source: str
+    token: Path
+    cache: Path
+    host: str
+    port: int
+    interval_seconds: float
+    timeout_seconds: float
+    endpoint: str | None = None
+    region: str | None = None
+    credentials: Path | None = None
+    engine: Sequence[str] = ()
+
+
+def follow(options: FollowOptions) -> int:
+    """Serve until asked to stop; returns the exit code."""
+    _log_to_stderr()
+    stopping = Stopping(lambda: None)
+    stopping.listen()
+    try:
+        read_token(options.token)
+        versions = open_versions(options)
+        name, manifest = _first_version(versions, interval_seconds=options.interval_seconds)
+        versions.start_on(name)
+        os.environ |= {
+            FOLLOWED_FOLDER: str(versions.local.root),
+            TOKEN_FILE: str(options.token),
+            "HF_HUB_OFFLINE": "1",
+            **engine_environment(is_cpu=is_cpu_build()),
+        }
+        SERVED.version = str(manifest.version)
+        failure = _run_vllm(options, versions, name=name, stopping=stopping)
+        if failure is not None:
+            # whoever serves on must not look as if it followed
+            return _say(failure)
+    except KnownError as error:
+        if not stopping.is_requested:
+            return _say(error)
+    if stopping.is_requested:
+        return ExitCode.TERMINATED
+    print("the vLLM engine died; see the log above", file=sys.stderr)
+    return ExitCode.UNEXPECTED
+
+
+def _say(error: BaseException) -> ExitCode:
+    """Print why this process ends; returns its exit code. Raises what nobody expected."""
+    if not isinstance(error, KnownError):
+        raise error
+    print(error, file=sys.stderr)
+    return error.exit_code
+
+
+def _log_to_stderr() -> None:
+    """Of our own loggers: vLLM sets the root logger when it starts, to what it likes."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    ours = logging.getLogger("grpo_runtime")
+    ours.addHandler(handler)
+    ours.setLevel(logging.INFO)
+    ours.propagate = False
+
+
+def open_versions(options: FollowOptions) -> CheckedVersions:
+    """The versions of the store that the options name, to be copied to `cache`. Raises UserError."""
+    source = _store_of(options)
+    if isinstance(source, FolderStore) and source.root.resolve() == options.cache.resolve():
+        raise UserError(f"--cache {options.cache} is the folder of --source: name another one to copy to")
+    local = FolderStore(options.cache)
+    try:
+        options.cache.mkdir(parents=True, exist_ok=True)
+        # of a process that was killed while it copied
+        local.discard_unfinished()
+    except (OSError, StoreError) as error:
+        raise UserError(f"--cache: {error}: name a folder that this process may write to") from error
+    return CheckedVersions(source, local=local)
+
+
+def _store_of(options: FollowOptions) -> VersionStore:
+    scheme, _, rest = options.source.partition("://")
+    if scheme == "file" and rest.startswith("/"):
+        return FolderStore(Path(rest))
+    if scheme != "s3" or not rest:
+        raise UserError(f"--source {options.source} is no store: write file:///FOLDER or s3://BUCKET/PREFIX")
+    name = None if options.credentials is None else str(options.credentials)
+    credentials = UploadCredentials(name, options.credentials)
+    return store_in_bucket(
+        BucketPlace(options.source, endpoint=options.endpoint, region=options.region),
+        credentials=credentials,
+        field="--source",
+        access=f"the credentials of {credentials.named('--credentials')} list and read there",
+    )
+
+
+def _first_version(versions: CheckedVersions, *, interval_seconds: float) -> tuple[str, VersionManifest]:
+    """Wait until there is a version that passes its check."""
+    pause, told = threading.Event(), ""
+    while True:
+        try:
+            name = versions.newest()
+            if name is not None:
+                return name, versions.fetch(name)
+            sentence = "there is no version yet"
+        except (StoreError, VolumeFullError, WeightSyncError) as error:
+            sentence = str(error)
+        if sentence != told:
+            log.warning("waiting for weights: %s", sentence)
+        told = sentence
+        pause.wait(interval_seconds)
+
+
+def _run_vllm(
+    options: FollowOptions, versions: CheckedVersions, *, name: str, stopping: Stopping
+) -> BaseException | None:
+    """Serve until the engine dies, the process is asked to stop, or the engine can no longer follow: returns
+    why it cannot."""
+    with lasting_imports():
+        from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+        from vllm.entrypoints.launchers.launcher import setup_server
+        from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
+
+        from grpo_runtime.engines.argument_parser import checked, parse_arguments
+        from grpo_runtime.engines.follow.vllm_engine import VllmFollowedEngine
+        from grpo_runtime.engines.model_class import register_model
+        from grpo_runtime.engines.serve.vllm_server import engine_config, serve_engine
+
+    folder, given = versions.folder_of(name), options.engine
+    if is_cpu_build():
+        checked(lambda: register_model(folder), given=given)
+    cli_env_setup()
+    args = parse_arguments(server_arguments(options, model_dir=folder), add=make_arg_parser)
+    checked(lambda: validate_parsed_serve_args(args), given=given)
+    config = checked(lambda: engine_config(args), given=given)
+    address, listener = setup_server(args, reuse_port=False)
+
+    failures: list[BaseException] = []
+
+    def end_with(task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            failures.append(error)
+            # the shutdown may take longer than its limit
+            log.error("the engine no longer follows: %s", error)
+            signal.raise_signal(signal.SIGTERM)
+
+    @asynccontextmanager
+    async def following(client: "AsyncLLM") -> AsyncIterator[None]:
+        await client.update_weight_version(SERVED.version)
+        follower = Follower(
+            versions,
+            VllmFollowedEngine(client),
+            served=name,
+            interval_seconds=options.interval_seconds,
+            timeout_seconds=options.timeout_seconds,
+        )
+        task = asyncio.ensure_future(follower.run(asyncio.Event()))
+        task.add_done_callback(end_with)
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    with asyncio.Runner(loop_factory=stopping.new_loop) as runner:
+        runner.run(serve_engine(args, config, listen_address=address, listener=listener, beside=following))
+    return failures[0] if failures else None
+
+
+def server_arguments(options: FollowOptions, *, model_dir: Path) -> tuple[str, ...]:
+    """For vLLM's server on the version in `model_dir`: what a user may say otherwise, what the user says, and
+    what must be so."""
+    defaults = ["--dtype", _dtype_of(model_dir), "--language-model-only"]
+    if is_cpu_build():
+        defaults += ["--enforce-eager", "--kv-cache-memory-bytes", str(CPU_KV_CACHE_BYTES)]
+    return (
+        *defaults,
+        *options.engine,
+        "--model", str(model_dir),
+        "--weight-transfer-config", json.dumps({"backend": "disk"}),
+        "--middleware", _GUARD,
+        "--host", options.host,
+        "--port", str(options.port),
+        "--disable-uvicorn-access-log",
+        "--disable-fastapi-docs",
+    )  # fmt: skip
+
+
+def _dtype_of(model_dir: Path) -> str:
+    """That of the weights: vLLM's own choice would turn float32 into another one."""
+    config = json.loads((model_dir / "config.json").read_text())
+    return str(config.get("dtype") or config.get("torch_dtype") or "auto")

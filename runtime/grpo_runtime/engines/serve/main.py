@@ -1,0 +1,168 @@
+"""`grpo-runtime rollout`: process 1 of a rollout pod.
+
+It runs vLLM's server in this process and ends with the contract's exit codes: 40 when the configuration is
+wrong, 75 when a retry may help, 143 when it was asked to stop, 1 when the engine died.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from grpo_api.contract.endpoints import RENDEZVOUS_PORT, ROLLOUT_PORT
+from grpo_api.contract.exit_codes import ExitCode
+from grpo_runtime.engines.arguments import (
+    SERVER_ENVIRONMENT,
+    engine_environment,
+    is_cpu_build,
+    server_arguments,
+    with_user_arguments,
+)
+from grpo_runtime.engines.serve.stopping import Stopping
+from grpo_runtime.errors import KnownError, UserError
+from grpo_runtime.process.any_address import ANY_ADDRESS
+from grpo_runtime.process.failure import describe_failure
+from grpo_runtime.process.lasting_imports import lasting_imports
+from grpo_runtime.process.termination import termination_message, write_termination_message
+from grpo_runtime.settings import RolloutSettings, read_rollout_settings
+
+
+@dataclass(frozen=True)
+class RolloutOptions:
+    """What differs between a pod and a shell."""
+
+    host: str = ANY_ADDRESS
+    port: int = ROLLOUT_PORT
+    rendezvous_port: int = RENDEZVOUS_PORT
+    termination_log: Path = Path("/dev/termination-log")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until asked to stop; returns the exit code of the pod."""
+    defaults = RolloutOptions()
+    parser = argparse.ArgumentParser(prog="grpo-runtime rollout", description="Run one rollout engine.")
+    parser.add_argument("--host", default=defaults.host, help="address to listen on (%(default)s)")
+    parser.add_argument("--port", type=int, default=defaults.port, help="port to listen on (%(default)s)")
+    parser.add_argument(
+        "--rendezvous-port",
+        type=int,
+        default=defaults.rendezvous_port,
+        help="where the workers of an engine over several pods meet (%(default)s)",
+    )
+    parser.add_argument(
+        "--termination-log",
+        type=Path,
+        default=defaults.termination_log,
+        help="where the cause of an end goes",
+    )
+    options = RolloutOptions(**vars(parser.parse_args(arguments)))
+    return serve(os.environ, options=options)
+
+
+def serve(environment: Mapping[str, str], *, options: RolloutOptions) -> int:
+    """Run the engine of this pod to its end and write why it ended to the termination log."""
+
+    def end(code: ExitCode, sentence: str) -> int:
+        message = termination_message(code, sentence)
+        return write_termination_message(message, termination_log=options.termination_log)
+
+    stopping = Stopping(lambda: end(ExitCode.TERMINATED, "asked to stop"))
+    stopping.listen()
+    given: Sequence[str] = ()
+    try:
+        settings = read_rollout_settings(environment)
+        given = settings.run_config.engine.args
+        os.environ.update(engine_environment(is_cpu=is_cpu_build()))
+        _require_gpu(settings)
+        _run_vllm(settings, model_dir=_prepare(settings), options=options, stopping=stopping)
+    except UserError as error:
+        return end(ExitCode.USER_ERROR, str(error))
+    except KnownError as error:
+        if not stopping.is_requested:
+            return write_termination_message(describe_failure(error), termination_log=options.termination_log)
+    except Exception as error:
+        traceback.print_exc()
+        if not stopping.is_requested:
+            cause = f"{type(error).__name__}: {error}".splitlines()[0]
+            return end(ExitCode.UNEXPECTED, f"vLLM failed{with_user_arguments(given)}: {cause}")
+    if stopping.is_requested:
+        return end(ExitCode.TERMINATED, "asked to stop")
+    return end(ExitCode.UNEXPECTED, "the vLLM engine died; see this container's log")
+
+
+def _require_gpu(settings: RolloutSettings) -> None:
+    """Raise UserError when weights are to go to GPUs and this vLLM is for CPU, before a model is loaded."""
+    with lasting_imports():
+        from grpo_runtime.weight_sync.needed_gpu import require_gpu
+        from grpo_runtime.weight_sync.registry import find_backend
+
+    backend = find_backend(settings.run_config.weight_sync_backend)
+    require_gpu(backend, has_gpu=not is_cpu_build(), role="rollout")
+
+
+def _prepare(settings: RolloutSettings) -> Path:
+    """Download or make the model; returns its folder."""
+    from grpo_runtime.model.source import import_for, materialise_model
+
+    with lasting_imports():
+        import_for(settings.run_config.model)
+    model = materialise_model(
+        settings.run_config.model,
+        hub=settings.run_config.hub,
+        volumes_dir=settings.volumes_dir,
+        into=settings.cache_dir / "model",
+    )
+    return model.folder
+
+
+def _run_vllm(
+    settings: RolloutSettings, *, model_dir: Path, options: RolloutOptions, stopping: Stopping
+) -> None:
+    """Serve, or run workers, until the engine dies or the process is asked to stop."""
+    import huggingface_hub.constants
+
+    os.environ.update(SERVER_ENVIRONMENT)
+    # it may have been imported for the model, and reads its variable at import only
+    huggingface_hub.constants.HF_HUB_OFFLINE = True
+    with lasting_imports():
+        from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+        from vllm.entrypoints.launchers.launcher import setup_server
+        from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
+
+        from grpo_runtime.engines.argument_parser import checked, parse_arguments
+        from grpo_runtime.engines.model_class import register_model
+        from grpo_runtime.engines.serve.vllm_server import engine_config, run_workers, serve_engine
+
+    run_config, place = settings.run_config, settings.place
+    is_cpu, given = is_cpu_build(), run_config.engine.args
+    if is_cpu:
+        checked(lambda: register_model(model_dir), given=given)
+    arguments = server_arguments(
+        run_config,
+        model_dir=model_dir,
+        is_cpu=is_cpu,
+        host=options.host,
+        port=options.port,
+        place=place,
+        rendezvous_port=options.rendezvous_port,
+    )
+    cli_env_setup()
+    args = parse_arguments(arguments, add=make_arg_parser)
+    # what vLLM refuses here is the configuration; later errors may be anything
+    checked(lambda: validate_parsed_serve_args(args), given=given)
+    config = checked(lambda: engine_config(args), given=given)
+    if place is not None and not place.is_leader:
+        run_workers(config)
+        return
+    # vLLM's run_server without its signal handling during the start
+    address, listener = setup_server(args, reuse_port=False)
+    with asyncio.Runner(loop_factory=stopping.new_loop) as runner:
+        runner.run(serve_engine(args, config, listen_address=address, listener=listener))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,219 @@
+"""Work for a fleet whose engines fail in every way, without engines."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.engines.fleet.bundle import Bundle, bundle
+from grpo_runtime.engines.fleet.dispatch import MAX_ENGINES_PER_REQUEST, Dispatch, DispatchLimits
+from grpo_runtime.engines.fleet.errors import EngineRefusedError
+from grpo_runtime.errors import UserError
+from grpo_runtime.rollouts.errors import EngineError, EngineGoneError, RolloutLostError
+from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, VersionSpan
+
+VERSION = PolicyVersion(1, 0)
+Behaviour = Callable[["FakeWorker", Bundle], None]
+
+
+@dataclass
+class FakeWorker:
+    """An engine that answers with its prompt, unless `behave` raises."""
+
+    key: str
+    behave: Behaviour = lambda worker, bundle: None
+    is_hanging: bool = False
+    sampled: list[int] = field(default_factory=list)
+    in_flight: int = 0
+    most_in_flight: int = 0
+
+    async def sample(self, bundle: Bundle) -> list[Rollout]:
+        self.in_flight += bundle.num_samples
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            await asyncio.sleep(0)
+            if self.is_hanging:
+                await asyncio.Event().wait()
+            self.behave(self, bundle)
+        finally:
+            self.in_flight -= bundle.num_samples
+        seeds = [bundle.seed + number for number in range(bundle.num_samples)]
+        self.sampled += seeds
+        return [
+            Rollout(
+                prompt_ids=bundle.prompt_ids,
+                completion_ids=(seed,),
+                rollout_logprobs=(-1.0,),
+                versions=(VersionSpan(VERSION, 0, 1),),
+                is_terminated=True,
+                engine=self.key,
+            )
+            for seed in seeds
+        ]
+
+
+@dataclass
+class FakeFleet:
+    """A source of workers that a test changes as it likes."""
+
+    current: dict[str, FakeWorker]
+    lost: set[str] = field(default_factory=set)
+    unhealthy: list[str] = field(default_factory=list)
+    on_tick: Callable[["FakeFleet"], None] = lambda fleet: None
+
+    def workers(self) -> Mapping[str, FakeWorker]:
+        return self.current
+
+    def is_lost(self, key: str) -> bool:
+        return key in self.lost
+
+    def mark_unhealthy(self, key: str, error: Exception) -> None:
+        self.unhealthy.append(key)
+        self.current.pop(key, None)
+
+    async def changed(self, *, timeout_seconds: float) -> None:
+        await asyncio.sleep(timeout_seconds)
+        self.on_tick(self)
+
+
+def fleet_of(*workers: FakeWorker) -> FakeFleet:
+    return FakeFleet(current={worker.key: worker for worker in workers})
+
+
+def singles(count: int) -> list[Bundle]:
+    return [Bundle(prompt_ids=(index,), seed=index, num_samples=1) for index in range(count)]
+
+
+async def run(fleet: FakeFleet, count: int = 20, *, max_in_flight: int = 4) -> tuple[list[int], int]:
+    """The seeds of the rollouts in the order given, and how many were sent again."""
+    limits = DispatchLimits(max_in_flight=max_in_flight, empty_wait_seconds=0.3, poll_seconds=0.01)
+    dispatch = Dispatch(fleet, singles(count), limits=limits, clock=time.monotonic)
+    rollouts = await asyncio.wait_for(dispatch.run(), 10)
+    return [rollout.completion_ids[0] for rollout in rollouts], dispatch.num_resent
+
+
+def fail_with(error: Exception) -> Behaviour:
+    def behave(worker: FakeWorker, bundle: Bundle) -> None:
+        raise error
+
+    return behave
+
+
+async def test_rollouts_come_in_the_order_of_their_requests_from_any_engine() -> None:
+    first, second = FakeWorker("a"), FakeWorker("b")
+    assert await run(fleet_of(first, second)) == (list(range(20)), 0)
+    assert len(first.sampled) == len(second.sampled) == 10
+
+
+async def test_samples_are_passed_on_as_their_call_is_answered_and_once_when_an_engine_is_lost() -> None:
+    bad, good = FakeWorker("a", fail_with(EngineGoneError("reset by peer"))), FakeWorker("b")
+    bundles = [Bundle((number,), seed=10 * number, num_samples=3) for number in range(4)]
+    finished: list[tuple[int, Rollout]] = []
+    dispatch = Dispatch(
+        fleet_of(bad, good),
+        bundles,
+        limits=DispatchLimits(max_in_flight=6, empty_wait_seconds=0.3, poll_seconds=0.01),
+        clock=time.monotonic,
+        on_finished=lambda index, rollout: finished.append((index, rollout)),
+    )
+    rollouts = await asyncio.wait_for(dispatch.run(), 10)
+    assert sorted(finished, key=lambda found: found[0]) == list(enumerate(rollouts))
+
+
+async def test_no_engine_gets_more_at_a_time_than_the_limit() -> None:
+    worker = FakeWorker("a")
+    await run(fleet_of(worker), 50, max_in_flight=7)
+    assert worker.most_in_flight == 7
+
+
+async def test_requests_of_a_lost_engine_go_to_another_one() -> None:
+    bad, good = FakeWorker("a", fail_with(EngineGoneError("reset by peer"))), FakeWorker("b")
+    fleet = fleet_of(bad, good)
+    order, num_resent = await run(fleet)
+    assert order == list(range(20))
+    assert num_resent == 4
+    assert set(fleet.unhealthy) == {"a"}
+
+
+async def test_an_engine_that_hangs_is_given_up_when_it_is_known_to_be_lost() -> None:
+    hanging, good = FakeWorker("a", is_hanging=True), FakeWorker("b")
+    fleet = fleet_of(hanging, good)
+
+    def lose(fleet: FakeFleet) -> None:
+        fleet.lost.add("a")
+        fleet.current.pop("a", None)
+
+    fleet.on_tick = lose
+    order, num_resent = await run(fleet)
+    assert order == list(range(20))
+    assert num_resent == 4
+    assert hanging.in_flight == 0
+
+
+async def test_work_waits_for_an_engine_and_goes_on_when_one_comes() -> None:
+    fleet = fleet_of()
+    ticks = iter(range(100))
+
+    def join_late(fleet: FakeFleet) -> None:
+        if next(ticks) == 5:
+            fleet.current["late"] = FakeWorker("late")
+
+    fleet.on_tick = join_late
+    assert await run(fleet) == (list(range(20)), 0)
+
+
+async def test_without_any_engine_the_wait_has_an_end() -> None:
+    with pytest.raises(RolloutLostError, match=r"no rollout engine for 0.3 s, with 20 of 20 samples"):
+        await run(fleet_of())
+
+
+async def test_a_prompt_that_no_engine_takes_is_the_users_error() -> None:
+    worker = FakeWorker("a", fail_with(EngineRefusedError("prompt is too long", status=400)))
+    with pytest.raises(UserError, match=r"raise engine.maxModelLen: prompt is too long"):
+        await run(fleet_of(worker, FakeWorker("b")))
+    assert worker.in_flight == 0
+
+
+async def test_a_request_that_fails_everywhere_does_not_go_round_for_ever() -> None:
+    def fail_one(worker: FakeWorker, bundle: Bundle) -> None:
+        if bundle.seed == 3:
+            raise EngineRefusedError("the engine core died", status=500)
+
+    fleet = fleet_of(FakeWorker("a", fail_one))
+    # the engine is trusted again each time
+    fleet.mark_unhealthy = lambda key, error: None  # type: ignore[method-assign]
+    with pytest.raises(EngineError, match=f"a request failed {MAX_ENGINES_PER_REQUEST} times") as caught:
+        await run(fleet)
+    assert str(caught.value).count("the engine core died") == 1
+
+
+async def test_nothing_is_left_running_when_the_caller_gives_up() -> None:
+    worker = FakeWorker("a", is_hanging=True)
+    work = asyncio.ensure_future(run(fleet_of(worker)))
+    while worker.in_flight < 4:
+        assert not work.done()
+        await asyncio.sleep(0)
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    assert worker.in_flight == 0
+
+
+async def test_the_samples_of_a_prompt_travel_together_and_come_back_in_order() -> None:
+    """16 prompts of 8 samples on 2 engines: one call for each prompt, and three of them fit at a time."""
+    calls: list[Bundle] = []
+    first, second = (FakeWorker(key, lambda worker, bundle: calls.append(bundle)) for key in "ab")
+    groups = [
+        GenerateRequest(prompt_ids=(prompt,), seed=1000 * prompt + sample)
+        for prompt in range(16)
+        for sample in range(8)
+    ]
+    limits = DispatchLimits(max_in_flight=30, empty_wait_seconds=0.3, poll_seconds=0.01)
+    bundles = bundle(groups, num_engines=2, max_samples=limits.max_in_flight)
+    rollouts = await Dispatch(fleet_of(first, second), bundles, limits=limits, clock=time.monotonic).run()
+    assert [rollout.completion_ids[0] for rollout in rollouts] == [request.seed for request in groups]
+    assert [(call.num_samples, len(call.prompt_ids)) for call in calls] == [(8, 1)] * 16
+    assert first.most_in_flight == second.most_in_flight == 24
