@@ -57,7 +57,7 @@ def stays(path: str, *, is_optional: bool) -> Transition:
 
 
 def names_stay(path: str, *, key: str) -> Transition:
-    """The rule that a list keeps the items that `key` tells apart, in their order."""
+    """The rule that a list keeps the items that `key` distinguishes, in their order."""
     cel = f"self.{path}.map(item, item.{key}) == oldSelf.{path}.map(item, item.{key})"
     return Transition(cel, stays(path, is_optional=False).sentence, field=f".{path}")
 
@@ -70,7 +70,7 @@ def item_stays(path: str, *, item: type[ApiModel]) -> dict[str, str]:
 
 
 _CEL_KEYWORDS = frozenset({"function", "in", "if", "for", "import", "package", "namespace"})
-"""Those that may be names of our fields. CEL has them between underscores."""
+"""CEL keywords that may be names of our fields. CEL has them between underscores."""
 
 
 def _is_same(field: FieldInfo) -> str:

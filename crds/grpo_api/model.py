@@ -11,10 +11,10 @@ from pydantic_core import CoreSchema, PydanticCustomError
 
 from grpo_api.rule import VALIDATIONS, Rule
 
-IS_OURS = "x-default-is-ours"
+NOT_STORED_MARK = "x-default-not-stored"
 """The mark of NOT_STORED in a JSON schema."""
-NOT_STORED = Field(json_schema_extra={IS_OURS: True})
-"""Marks a field whose default the API server does not fill in: who reads the object does. The field is then
+NOT_STORED = Field(json_schema_extra={NOT_STORED_MARK: True})
+"""Marks a field whose default the API server does not fill in: the reader fills it in. The field is then
 in a stored object only where somebody has set it, and an older operator meets it nowhere else."""
 
 
@@ -70,39 +70,41 @@ class ApiModel(BaseModel):
         """Plain JSON-like data with camelCase keys, as the API server has it: without fields that are None,
         and without those marked NOT_STORED that nobody has set."""
         data = self.model_dump(mode="json", by_alias=True, exclude_none=True)
-        _drop_ours(data, self, has_own_defaults=True)
+        _drop_not_stored(data, self, keeps_explicit_defaults=True)
         return data
 
     def without_own_defaults(self) -> dict[str, Any]:
-        """As `to_object`, and without fields marked NOT_STORED that somebody has set to their default, which
-        means the same."""
+        """The same as `to_object`, also without fields marked NOT_STORED that somebody has set to their
+        default, which means the same."""
         data = self.model_dump(mode="json", by_alias=True, exclude_none=True)
-        _drop_ours(data, self, has_own_defaults=False)
+        _drop_not_stored(data, self, keeps_explicit_defaults=False)
         return data
 
 
 def is_stored(field: FieldInfo) -> bool:
     """Whether the API server fills in the default of a field; False for one marked NOT_STORED."""
     extra = field.json_schema_extra
-    return not (isinstance(extra, dict) and IS_OURS in extra)
+    return not (isinstance(extra, dict) and NOT_STORED_MARK in extra)
 
 
-def _drop_ours(data: Any, value: Any, *, has_own_defaults: bool) -> None:
+def _drop_not_stored(data: Any, value: Any, *, keeps_explicit_defaults: bool) -> None:
     """Take out of `data`, which was made from `value`, what is marked NOT_STORED and was not set, or not to
     something else than its default."""
     if isinstance(value, tuple | list):
         for part, item in zip(data, value, strict=True):
-            _drop_ours(part, item, has_own_defaults=has_own_defaults)
+            _drop_not_stored(part, item, keeps_explicit_defaults=keeps_explicit_defaults)
     if not isinstance(value, ApiModel):
         return
     for name, field in type(value).model_fields.items():
         if field.alias not in data:
             continue
         is_set = name in value.model_fields_set
-        if is_set and not has_own_defaults:
+        if is_set and not keeps_explicit_defaults:
             is_set = getattr(value, name) != field.default
         if is_stored(field) or is_set:
-            _drop_ours(data[field.alias], getattr(value, name), has_own_defaults=has_own_defaults)
+            _drop_not_stored(
+                data[field.alias], getattr(value, name), keeps_explicit_defaults=keeps_explicit_defaults
+            )
         else:
             del data[field.alias]
 

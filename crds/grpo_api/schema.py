@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from grpo_api.model import IS_OURS
+from grpo_api.model import NOT_STORED_MARK
 from grpo_api.rule import VALIDATIONS
 
 Schema = dict[str, Any]
@@ -15,7 +15,7 @@ _COPIED = frozenset(
      "maxItems", "maxProperties", "x-kubernetes-int-or-string", "x-kubernetes-list-type",
      "x-kubernetes-list-map-keys", "x-kubernetes-preserve-unknown-fields"}
 )  # fmt: skip
-_DROPPED = frozenset({"title", "$defs", "default", VALIDATIONS, IS_OURS})
+_DROPPED = frozenset({"title", "$defs", "default", VALIDATIONS, NOT_STORED_MARK})
 
 
 class SchemaError(Exception):
@@ -93,7 +93,7 @@ class _Converter:
     def _default(self, source: Schema, where: str) -> Schema:
         """The default with all its own fields that are stored, because the API server checks the rules on the
         default alone."""
-        if source["default"] is None or not self._has_defaults or IS_OURS in source:
+        if source["default"] is None or not self._has_defaults or NOT_STORED_MARK in source:
             return {}
         return {"default": self._stored(source["default"], source, where)}
 
@@ -104,7 +104,7 @@ class _Converter:
         return {
             name: self._stored(item, fields.get(name, {}), f"{where}.{name}")
             for name, item in value.items()
-            if item is not None and IS_OURS not in fields.get(name, {})
+            if item is not None and NOT_STORED_MARK not in fields.get(name, {})
         }
 
 

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import Field
 
-from grpo_api.text_rule import Follows, TextRule
+from grpo_api.rule import Follows, TextRule
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _OBJECT = rf"{_LABEL}(\.{_LABEL})*"
@@ -88,7 +88,7 @@ CheckpointSource = Annotated[
     Follows(
         TextRule(
             rf"^(pvc://{_OBJECT}(/[^?#]+)?|file:///[^?#]+|{_NO_SCHEME})$",
-            "is no place of checkpoints: write pvc://CLAIM/PATH or file:///PATH",
+            "is not a directory of checkpoints: write pvc://CLAIM/PATH or file:///PATH",
         ),
         TextRule(
             "^[^:]+$",

@@ -13,8 +13,8 @@ _MAX_FLOW = 100
 
 
 def write_yaml(value: Any) -> str:
-    """`value` in block style, but for short parts, which have one line. Every string is in double
-    quotes, and floats have no exponents."""
+    """`value` in block style, short maps and lists inline. Every string is in double quotes, and floats have
+    no exponents."""
     return "\n".join(_lines(value)) + "\n"
 
 
@@ -42,7 +42,7 @@ def _entry(prefix: str, value: Any) -> Iterator[str]:
 
 
 def _flow(value: Any) -> str:
-    """A map or list in one line; empty where it is none, or longer than a line."""
+    """A map or list in one line; '' unless it is a map or list that fits."""
     if not isinstance(value, dict | list) or not value:
         return ""
     parts: list[str] = []

@@ -13,7 +13,6 @@ from grpo_operator.cluster.errors import KubernetesError
 from grpo_operator.cluster.kinds import KubeObject
 from grpo_operator.operator import run_operator
 from grpo_operator.permissions import Permissions
-from grpo_operator.reports_from import parse_peers
 from grpo_operator.settings import (
     HOLD_BACK_SECONDS,
     HOLD_SECONDS,
@@ -21,6 +20,7 @@ from grpo_operator.settings import (
     GiveBackTimes,
     ProgressRoute,
     Settings,
+    parse_peers,
 )
 
 RUNTIME_IMAGE_VARIABLE = "GRPO_RUNTIME_IMAGE"

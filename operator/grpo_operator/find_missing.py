@@ -45,15 +45,15 @@ async def find_missing(
 
 
 def _awaited(job: JobView) -> Iterator[ChildName]:
-    """What a person has been asked to restore."""
+    """Children that a person has been asked to restore."""
     ready = condition(job.status, ConditionType.READY)
     if ready is not None and ready.reason == Reason.REVISION_LOST:
         yield CONFIG_MAPS, Names.of(job=job.name, uid=job.uid).config(job.status.revision)
 
 
 def _expected(observed: Observed) -> Iterator[ChildName]:
-    """What existed according to the status, and the other pods of an engine of which one is there: an
-    operator that has just started has seen nothing itself."""
+    """Children that existed according to the status, and the other pods of an engine of which one is there:
+    an operator that has just started has seen nothing itself."""
     job, status = observed.job, observed.job.status
     if status.attempt == 0 or is_true(status, ConditionType.FINISHED):
         return

@@ -1,4 +1,4 @@
-"""What the operator tells Prometheus of itself, at `/metrics` beside `/healthz`. To add a metric, yield one
+"""The operator's own metrics for Prometheus, at `/metrics` beside `/healthz`. To add a metric, yield one
 more."""
 
 from collections import Counter

@@ -25,8 +25,7 @@ from grpo_operator.observe.progress_poller import Poller, choose_fetch
 from grpo_operator.observe.served_schema import ServedSchema, compare
 from grpo_operator.observe.stored import Stored
 from grpo_operator.settings import Settings
-from grpo_operator.urgency import Urgency, is_starting, urgency_of
-from grpo_operator.work_queue import WorkQueue
+from grpo_operator.work_queue import Urgency, WorkQueue, is_starting, urgency_of
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +72,7 @@ class Operator:
         self._health = Health(limit_seconds=_MISSED_RESYNCS * settings.resync_seconds)
         self._left_out: set[str | None] = set()
         self._listed_at: dict[str | None, int] = {}
-        """By namespace the version of the last lists."""
+        """The version of the last lists by namespace."""
         self._served: KubeObject | None = None
         self._stop = asyncio.Event()
         self._lease = None
@@ -137,7 +136,7 @@ class Operator:
         ]
         watching = asyncio.create_task(
             watch(
-                # kopf gives up altogether when it may not watch one namespace: the resync alone covers those.
+                # kopf stops altogether when it may not watch one namespace: the resync alone covers those.
                 namespaces=tuple(name for name in self._settings.namespaces if name not in self._left_out),
                 credentials=self._client.credentials,
                 on_event=self.take_in,

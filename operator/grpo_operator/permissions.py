@@ -1,4 +1,4 @@
-"""What jobs may ask for besides what every pod of a job has, and what of a spec goes beyond it. Pure.
+"""What jobs may ask for beyond what every pod of a job has, and what in a spec exceeds that. Pure.
 
 A user who may create GRPOJobs need not be allowed to create pods. A ServiceAccount, the network of a node, a
 priority, an annotation that a cloud or a network plugin obeys, a label that the NetworkPolicies of others
@@ -12,7 +12,7 @@ from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_api.v1alpha1.spec.pod_template import PodSettings, PodTemplateSpec
 
 ANY = "*"
-"""In a list of what is allowed: everything."""
+"""Allows everything in a list of what is allowed."""
 QUEUES = (
     *("kueue.x-k8s.io/", "scheduling.x-k8s.io/", "pod-group.scheduling.sigs.k8s.io", "yunikorn.apache.org/"),
     *("scheduling.volcano.sh/", "volcano.sh/", "runai/"),

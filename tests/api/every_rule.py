@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from typing import Any, get_args, get_type_hints
 
 from grpo_api.model import ApiModel
-from grpo_api.rule import Rule
-from grpo_api.text_rule import Follows, TextRule
+from grpo_api.rule import Follows, Rule, TextRule
 from grpo_api.v1alpha1.job import GRPOJob
 
 

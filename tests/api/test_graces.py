@@ -8,10 +8,10 @@ from grpo_api.contract.graces import (
     MAX_TRAINER_GRACE_SECONDS,
     TRAINER_GRACE_SECONDS,
     estimated_save_seconds,
+    num_parameters_named,
     ranks_grace_seconds,
     trainer_grace_seconds,
 )
-from grpo_api.model_size import num_parameters_named
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 
 

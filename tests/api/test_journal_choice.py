@@ -45,8 +45,8 @@ def test_a_journal_is_kept_where_the_output_is_unless_the_job_says_no(
 
 
 def test_a_run_says_whether_its_output_is_kept() -> None:
-    assert resolve(job()).to_object()["isOutputKept"] is False
-    assert resolve(job(), is_one_machine=True).to_object()["isOutputKept"] is True
+    assert resolve(job()).to_object()["isOutputLocal"] is False
+    assert resolve(job(), is_one_machine=True).to_object()["isOutputLocal"] is True
 
 
 def test_a_journal_needs_a_claim() -> None:

@@ -13,7 +13,7 @@ from grpo_api.judge.engines import (
     seconds_until_replaced,
 )
 
-LONG = EngineAbsence(since=0.0, told_at=NO_ENGINE_SECONDS)
+LONG = EngineAbsence(since=0.0, reported_at=NO_ENGINE_SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ LONG = EngineAbsence(since=0.0, told_at=NO_ENGINE_SECONDS)
         (0, False, True, LONG, False),
         (1, False, False, LONG, True),
         (1, True, False, LONG, False),
-        (1, False, False, EngineAbsence(since=0.0, told_at=NO_ENGINE_SECONDS - 1), False),
+        (1, False, False, EngineAbsence(since=0.0, reported_at=NO_ENGINE_SECONDS - 1), False),
     ],
     ids=["before the first step", "no error", "all for a minute", "another may come back", "not for long"],
 )
@@ -59,7 +59,9 @@ def test_reports_that_are_far_apart_do_not_tell_that_no_engine_was_there_between
 
 def test_a_hung_engine_is_replaced_after_a_while_and_not_soon_after_another():
     def left(told: float, *, quiet: float = 0.0, newest: float | None = PAUSE_SECONDS) -> float:
-        return seconds_until_replaced(told_seconds=told, quiet_seconds=quiet, newest_engine_seconds=newest)
+        return seconds_until_replaced(
+            reported_seconds=told, quiet_seconds=quiet, newest_engine_seconds=newest
+        )
 
     assert left(REPLACE_AFTER_SECONDS) == 0.0
     assert left(REPLACE_AFTER_SECONDS - 30) == 30.0

@@ -41,7 +41,7 @@ def test_a_job_without_an_adapter_says_nothing_of_one():
         ({"rank": 0}, "greater than or equal to 1"),
         ({"rank": 2000}, "less than or equal to 1024"),
         ({"alpha": 8}, "Field required"),
-        ({"rank": 8, "dropout": 0.1}, "model.lora.dropout must be 0, because with it"),
+        ({"rank": 8, "dropout": 0.1}, "model.lora.dropout must be 0, because with dropout"),
         ({"rank": 8, "targets": []}, "at least 1 item"),
         ({"rank": 8, "targets": ["all-linear", "q_proj"]}, "remove these, or all-linear"),
         ({"rank": 8, "targets": ["q proj"]}, "must be the last parts of a layer's name"),

@@ -60,22 +60,31 @@ PODS_WITH_GPUS = {"trainer": GPU, "rollout": GPU}
 
 
 @pytest.mark.parametrize(
-    ("backend", "spec", "sentence"),
+    ("weight_sync", "spec", "sentence"),
     [
-        ("VllmNCCL", PODS_WITH_GPUS, None),
-        ("nccl", PODS_WITH_GPUS, "set VllmNCCL, whose engines are restarted when a transfer breaks, or NCCL"),
-        ("ipc", PODS_WITH_GPUS, "ipc sends pickles over HTTP"),
-        ("sharded_rdt", PODS_WITH_GPUS, "sharded_rdt needs named Ray actors"),
-        ("nccl_m2n", PODS_WITH_GPUS, "VllmNCCL for vLLM's own nccl engine"),
-        ("vllm_nccl", PODS_WITH_GPUS, "must be one of Auto, InProcess, Gloo, NCCL, VllmNCCL"),
-        ("VllmNCCL", {"trainer": GPU}, "add rollout"),
-        ("VllmNCCL", {"trainer": GPU, "rollout": {"replicas": 1}}, "set nvidia.com/gpu in resources.limits"),
-        ("VllmNCCL", {"rollout": GPU}, "set nvidia.com/gpu in resources.limits"),
+        ({"backend": "VllmNative"}, PODS_WITH_GPUS, None),
+        ({"backend": "VllmNative", "vllmEngine": "nccl"}, PODS_WITH_GPUS, None),
+        ({"backend": "VllmNative", "vllmEngine": "mine"}, {"rollout": {"replicas": 1}}, None),
+        ({"backend": "nccl"}, PODS_WITH_GPUS, "set weightSync.backend VllmNative and name the engine"),
+        ({"backend": "ipc"}, PODS_WITH_GPUS, "set weightSync.backend VllmNative and name the engine"),
+        ({"backend": "VllmNative", "vllmEngine": "ipc"}, PODS_WITH_GPUS, "ipc sends pickles over HTTP"),
+        ({"backend": "VllmNative", "vllmEngine": "sharded_rdt"}, PODS_WITH_GPUS, "needs actors of Ray"),
+        ({"backend": "VllmNative", "vllmEngine": "nccl_m2n"}, PODS_WITH_GPUS, "do not send all weights"),
+        ({"backend": "Gloo", "vllmEngine": "mine"}, PODS_WITH_GPUS, "is for weightSync.backend VllmNative"),
+        (
+            {"backend": "vllm_native"},
+            PODS_WITH_GPUS,
+            "must be one of Auto, InProcess, Gloo, NCCL, VllmNative",
+        ),
+        ({"backend": "VllmNative"}, {"trainer": GPU}, "add rollout"),
+        ({"backend": "VllmNative"}, {"trainer": GPU, "rollout": {"replicas": 1}}, "set nvidia.com/gpu in"),
+        ({"backend": "VllmNative"}, {"rollout": GPU}, "set nvidia.com/gpu in"),
     ],
 )
 def test_of_vllms_own_transfer_engines_only_nccl_can_be_named_and_that_between_gpus(
-    backend: str, spec: dict[str, Any], sentence: str | None
+    weight_sync: dict[str, Any], spec: dict[str, Any], sentence: str | None
 ):
-    found = problems(job(weightSync={"backend": backend}, **spec))
-    assert [problem.field for problem in found] == ["spec.weightSync.backend"] * (sentence is not None)
+    found = problems(job(weightSync=weight_sync, **spec))
+    field = "vllmEngine" if "vllmEngine" in weight_sync else "backend"
+    assert [problem.field for problem in found] == [f"spec.weightSync.{field}"] * (sentence is not None)
     assert all(sentence in problem.message for problem in found)

@@ -8,10 +8,9 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from grpo_api.contract.micro_batch_choice import TOKENS_ON_CPU, TOKENS_ON_GPU
 from grpo_api.contract.run_config import RunConfig, parse_run_config
 from grpo_api.model import ApiModel
-from grpo_api.resolve import resolve, volumes_of
+from grpo_api.resolve import TOKENS_ON_CPU, TOKENS_ON_GPU, resolve, volumes_of
 from grpo_api.source import Volume, VolumeKind
 from grpo_api.v1alpha1.job import GRPOJob, parse_job
 from grpo_api.v1alpha1.spec import Attention, Dtype
@@ -62,7 +61,7 @@ def test_micro_batches_are_as_large_as_the_job_says_or_else_as_the_hardware_want
     assert resolve(job()).micro_batch_tokens == 1024
     described = TrainerSpec.model_fields["micro_batch_tokens"].description
     assert described is not None
-    assert f"Without it {TOKENS_ON_GPU} on GPUs and {TOKENS_ON_CPU} on CPU" in described.replace("\n", " ")
+    assert f"Defaults to {TOKENS_ON_GPU} on GPUs and {TOKENS_ON_CPU} on CPU" in described.replace("\n", " ")
 
 
 def test_slow_rewards_are_called_on_all_cpus_of_a_pod_and_quick_ones_once():
@@ -260,7 +259,7 @@ def test_every_default_is_written_out():
 
 
 def test_a_run_without_a_value_that_depends_on_others_is_refused():
-    for path in ("microBatchTokens", "strategy", "threadsPerProcess", "isOutputKept"):
+    for path in ("microBatchTokens", "strategy", "threadsPerProcess", "isOutputLocal"):
         stored = resolve(job()).to_object()
         del stored[path]
         with pytest.raises(ValidationError, match=path):

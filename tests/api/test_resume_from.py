@@ -52,7 +52,7 @@ def test_a_checkpoint_is_meant_without_load() -> None:
 def test_the_place_of_a_job_takes_the_place_of_its_name() -> None:
     resume = parse_job(job(resumeFrom={"job": "first", "load": "Weights", "step": 7})).spec.resume_from
     assert resume is not None
-    assert resume.found_at("pvc://runs/first-1").to_object() == {
+    assert resume.with_source("pvc://runs/first-1").to_object() == {
         "source": "pvc://runs/first-1",
         "load": "Weights",
         "step": 7,
@@ -67,7 +67,7 @@ def test_the_place_of_a_job_takes_the_place_of_its_name() -> None:
         ({"job": "next"}, "resumeFrom.job names the job itself"),
         ({"source": "pvc://runs/../x"}, "has . or .. as a part of its path"),
         ({"source": "runs/first"}, "has no scheme: write pvc://CLAIM/PATH"),
-        ({"source": "s3://bucket/first"}, "is no place of checkpoints"),
+        ({"source": "s3://bucket/first"}, "is not a directory of checkpoints"),
     ],
 )
 def test_a_wrong_place_is_refused_with_the_fix(resume: dict[str, str], says: str) -> None:

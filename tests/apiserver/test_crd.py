@@ -283,7 +283,7 @@ def test_kubectl_explain_tells_what_the_docstrings_tell(kubectl: Kubectl):
         what="the schema of GRPOJobs to be published",
     )
     told = explained("algorithm.groupSize")
-    assert "Completions for each prompt; advantages are relative to this group." in told
+    assert "How many completions are sampled for each prompt." in told
     # a string with a rule, and no enum: its names are in the text
     told = explained("weightSync.backend")
     assert [backend.value for backend in WeightSyncBackend if f"`{backend}`" not in told] == []

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from grpo_api.v1alpha1.spec import GRPOJobSpec
-from grpo_operator.children.network_policy import is_up_to_date, network_policy
+from grpo_operator.children.network import is_network_policy_up_to_date, network_policy
 from grpo_operator.children.snapshot import JobSnapshot
-from grpo_operator.reports_from import parse_peers
+from grpo_operator.settings import parse_peers
 
 from .api_server import Kubectl
 from .operator_harness import Namespace
@@ -39,4 +39,4 @@ def test_a_policy_is_read_back_as_it_was_written_so_that_it_is_not_corrected_aga
     desired = network_policy(snapshot, reports_from=None if peers is None else parse_peers(peers))
     # Its job does not exist, so the garbage collector may take it away at once: what `create` answers counts.
     stored = kubectl.run("create", "-o", "json", "-f", "-", stdin=json.dumps(desired.body))
-    assert is_up_to_date(desired, json.loads(stored))
+    assert is_network_policy_up_to_date(desired, json.loads(stored))

@@ -12,7 +12,7 @@ from aiohttp import web
 from kubernetes.aio import client as kube
 
 from grpo_operator.cluster import errors
-from grpo_operator.cluster.client import Client
+from grpo_operator.cluster.client import Client, read_at_most
 from grpo_operator.cluster.configuration import Credentials
 from grpo_operator.cluster.kinds import EVENTS, JOBS, PODS
 
@@ -304,3 +304,27 @@ async def test_the_proxy_of_the_kubeconfig_comes_before_that_of_the_environment(
     await client.get(PODS, "default", "p")
     assert server.seen
     await client.close()
+
+
+class FakeStream:
+    """Gives one piece for each read, as a stream does whose other end is slow."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self._pieces = list(pieces)
+
+    async def read(self, num_bytes: int) -> bytes:
+        if not self._pieces:
+            return b""
+        piece = self._pieces.pop(0)
+        if len(piece) > num_bytes:
+            self._pieces.insert(0, piece[num_bytes:])
+        return piece[:num_bytes]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "read"),
+    [((b"ab", b"cd"), b"abcd"), ((b"ab", b"cdef", b"gh"), b"abcde"), ((), b"")],
+    ids=["in two pieces", "longer than the limit", "empty"],
+)
+async def test_all_pieces_are_read_up_to_the_limit(pieces: tuple[bytes, ...], read: bytes):
+    assert await read_at_most(FakeStream(*pieces), num_bytes=5) == read

@@ -100,7 +100,7 @@ def test_what_means_more_than_a_pod_waits_until_it_is_allowed(
         assert not_permitted(spec(**asked), permission) == []
         cluster.permissions = permission
         cluster.start()
-        cluster.permissions = NO_PERMISSIONS  # a job that has started goes on
+        cluster.permissions = NO_PERMISSIONS  # a job that has started continues
         cluster.settle()
         assert cluster.names("rollout")
 

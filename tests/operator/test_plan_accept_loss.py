@@ -84,7 +84,7 @@ def test_the_annotation_accepts_the_loss_and_the_next_attempt_begins_at_once(mis
     assert missing.status.highest_checkpoint_step is None
     assert told(missing) is None and f"trainer-a{attempt}-0" in missing.names("trainer")
     [accepted] = [event for event in events if event.why.reason == "LossAccepted"]
-    assert "step 720 is given up" in accepted.why.message and accepted.is_warning
+    assert "step 720 is accepted as lost" in accepted.why.message and accepted.is_warning
 
 
 @pytest.mark.parametrize("accepted", ["719", "yes", "None"])
@@ -106,7 +106,9 @@ def test_an_annotation_without_a_loss_gives_nothing_up():
 
 def test_a_checkpoint_that_was_put_aside_is_told_once():
     cluster = FakeCluster(spec(checkpoint={"claimName": "runs"})).start()
-    sentence = "damaged checkpoints were put aside: step-000006 (data is cut off); the attempt goes on from 4"
+    sentence = (
+        "damaged checkpoints were put aside: step-000006 (data is cut off); the attempt continues from 4"
+    )
     events: list[EventDraft] = []
     for heartbeat in range(3):
         cluster.progress = report(set_aside=sentence, resumed_from_step=4, heartbeat=heartbeat)

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from grpo_api.contract.reasons import ReasonMessage
-from grpo_operator.apply.event_object import event_of
+from grpo_operator.apply.events import event_of
 from grpo_operator.plan.draft import EventDraft
 
 from .fake_cluster import FakeCluster, spec, termination

@@ -1,4 +1,4 @@
-"""A generation that stands still, on the object of its job."""
+"""A generation without progress, on the object of its job."""
 
 from datetime import timedelta
 
@@ -35,7 +35,7 @@ class Trainer:
 
 
 def still(seconds: int) -> Progress:
-    """The heartbeat stands still with the generation."""
+    """The heartbeat stays the same with the generation."""
     return report(heartbeat=7, message=STILL.format(seconds))
 
 

@@ -181,9 +181,9 @@ OOM = termination(137, reason="OOMKilled")
 @pytest.mark.parametrize(
     ("checkpoint", "step", "says"),
     [
-        ({"claimName": "runs"}, 4, "with resumeFrom.job: copy it goes on from the checkpoint of step 4"),
-        ({"claimName": "runs"}, None, "this one has not saved a checkpoint from which it could go on"),
-        ({}, 4, "this one has no checkpoint.claimName from which it could go on"),
+        ({"claimName": "runs"}, 4, "with resumeFrom.job: copy it continues from the checkpoint of step 4"),
+        ({"claimName": "runs"}, None, "this one has not saved a checkpoint from which it could continue"),
+        ({}, 4, "this one has no checkpoint.claimName from which it could continue"),
     ],
 )
 def test_out_of_memory_the_sentence_says_how_to_go_on(checkpoint: Any, step: int | None, says: str):
@@ -220,4 +220,4 @@ def test_an_engine_out_of_memory_says_so_too():
     assert cluster.status.last_failure is not None
     message = cluster.status.last_failure.message
     assert "raise rollout.resources.limits.memory" in message
-    assert message.endswith("with resumeFrom.job: copy it goes on from the checkpoint of step 4")
+    assert message.endswith("with resumeFrom.job: copy it continues from the checkpoint of step 4")

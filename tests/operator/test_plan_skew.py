@@ -93,7 +93,7 @@ def test_a_job_whose_stored_spec_cannot_be_read_is_left_alone_and_says_so():
     cluster.settle()
     ready = cluster.condition(ConditionType.READY)
     assert (ready.status, ready.reason) == ("False", "SchemaSkew")
-    assert "spec.foo" in ready.message and "the pods go on" in ready.message
+    assert "spec.foo" in ready.message and "the pods continue" in ready.message
     assert cluster.condition(ConditionType.RUNNING).status == running.status == "True"
     assert (cluster.pods, cluster.status.phase) == (before, Phase.RUNNING)
     cluster.end(cluster.pod("trainer-a1-0"), termination(1, "boom"))

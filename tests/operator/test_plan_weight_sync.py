@@ -36,7 +36,11 @@ def backend_in_config_map(cluster: FakeCluster) -> tuple[str, str]:
         (spec(trainer=GPU), "Gloo", "the engines run on CPU"),
         (on_gpus(), "NCCL", "trainer and engines have GPUs"),
         (on_gpus(weightSync={"backend": "Gloo"}), "Gloo", "spec.weightSync.backend is Gloo"),
-        (on_gpus(weightSync={"backend": "VllmNCCL"}), "VllmNCCL", "spec.weightSync.backend is VllmNCCL"),
+        (
+            on_gpus(weightSync={"backend": "VllmNative"}),
+            "VllmNative",
+            "spec.weightSync.backend is VllmNative",
+        ),
     ],
 )
 def test_the_backend_and_its_reason_are_written_down_at_the_start(

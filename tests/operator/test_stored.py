@@ -12,8 +12,7 @@ from grpo_operator.children.config import pod_templates, stored_spec
 from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, PODS, WATCHED, Kind
 from grpo_operator.observe.cache import Cache
 from grpo_operator.observe.from_cache import job_view
-from grpo_operator.observe.pruned import pruned
-from grpo_operator.observe.stored import store
+from grpo_operator.observe.stored import pruned, store
 
 from .controlled_job import KEY, a_job, controller_of, run_pods
 from .fake_api_server import FakeApiServer

@@ -1,15 +1,17 @@
-"""The work queue: one worker per key, nothing lost, failures spaced out."""
+"""The work queue: one worker per key, nothing lost, failures spaced out, and what is urgent first."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from grpo_operator.backoff import Backoff
-from grpo_operator.urgency import Urgency, urgency_of
-from grpo_operator.work_queue import WorkQueue
+from grpo_operator.work_queue import Urgency, WorkQueue, is_starting, urgency_of
 
 KEY, OTHER = ("default", "a"), ("default", "b")
 STARTING = tuple(("default", f"new-{index}") for index in range(20))
+BEGAN = "2026-01-01T00:00:00Z"
+LATER = "2026-01-01T00:05:00Z"
 FAST = Backoff(first_seconds=0.01, limit_seconds=0.04, jitter=0.0)
 
 
@@ -30,7 +32,7 @@ class FakeHandler:
         self.busy += 1
         self.most_busy = max(self.most_busy, self.busy)
         await self.gate.wait()
-        await asyncio.sleep(0)  # others go on meanwhile, as they do while a request is under way
+        await asyncio.sleep(0)  # others continue meanwhile, as they do while a request is under way
         self.busy -= 1
         outcome = self.outcomes.pop(0) if self.outcomes else None
         if isinstance(outcome, Exception):
@@ -233,3 +235,53 @@ async def test_an_error_that_ends_the_work_is_raised_and_not_retried():
     with pytest.raises(LookupError, match="gone"):
         await queue.run(num_workers=2, num_starting=1)
     assert handler.seen == [KEY]
+
+
+def status(phase: str, *, step: int = 0, engines: tuple[str, str] | None = None) -> dict[str, Any]:
+    """`engines` is the status of RolloutReady and since when it has it."""
+    found: dict[str, Any] = {"phase": phase, "step": step, "startTime": BEGAN}
+    if engines is not None:
+        value, since = engines
+        found["conditions"] = [{"type": "RolloutReady", "status": value, "lastTransitionTime": since}]
+    return {"status": found}
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (None, Urgency.START),
+        ({}, Urgency.START),
+        (status("Running"), Urgency.START),
+        (status("Running", step=1), Urgency.NEWS),
+        (status("Restarting", step=1), Urgency.NEWS),
+        (status("Succeeded", step=1), Urgency.START),
+        (status("Failed", step=1), Urgency.START),
+    ],
+)
+def test_only_a_job_that_has_made_a_step_and_has_not_ended_is_news(
+    job: dict[str, Any] | None, expected: Urgency
+) -> None:
+    assert urgency_of(job) is expected
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (status("Pending"), True),
+        (status("Starting"), True),
+        (status("Starting", step=1), False),
+        # the trainer runs, and not all engines have been admitted yet
+        (status("Running", engines=("False", BEGAN)), True),
+        (status("Running", engines=("True", LATER)), False),
+        # some were lost since
+        (status("Running", engines=("False", LATER)), False),
+        (status("Running"), False),
+        (status("Failed"), False),
+        (status("Failed", engines=("False", BEGAN)), False),
+        (None, False),
+    ],
+)
+def test_a_job_is_starting_until_all_engines_were_admitted_once(
+    job: dict[str, Any] | None, expected: bool
+) -> None:
+    assert is_starting(job) is expected

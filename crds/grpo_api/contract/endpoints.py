@@ -1,4 +1,4 @@
-"""Ports and paths that one side serves and the other calls."""
+"""Ports, paths, files and names in the pods by which one side finds what the other provides."""
 
 TRAINER_PORT = 8780
 """The supervisor's HTTP port: progress, metrics, health."""
@@ -9,7 +9,7 @@ ROLLOUT_PORT = 8000
 
 PROGRESS_PATH = "/progress"
 POSITIONS_PATH = "/positions"
-"""Where the training processes of the pod are, for the supervisor of trainer pod 0."""
+"""What each training process of the pod is doing, for the supervisor of trainer pod 0."""
 METRICS_PATH = "/metrics"
 TRAINER_HEALTH_PATH = "/healthz"
 """200 while the supervisor runs, also when training hangs."""
@@ -25,3 +25,11 @@ ADMIN_TOKEN_FILE = "admin-token"  # noqa: S105 - a file name
 TRAINER_CONTAINER = "trainer"
 ROLLOUT_CONTAINER = "engine"
 """Names of the containers, as in status.lastFailure.container."""
+
+HEARTBEAT_FILE = "/dev/shm/grpo-heartbeat"  # noqa: S108 - an emptyDir of the pod
+"""The file that the supervisor of a trainer pod touches, and at whose age the liveness probe looks. It is in
+memory, where a slow disk cannot block it."""
+HEARTBEAT_SECONDS = 5
+"""How often the supervisor touches it."""
+HEARTBEAT_STALE_SECONDS = 60
+"""Age from which the probe counts the supervisor as hung."""

@@ -40,11 +40,11 @@ class Env(StrEnum):
     """Host name that resolves to the addresses of all rollout pods, ready or not. Only trainers of mode
     Disaggregated have it."""
     ROLLOUT_REPLICAS = "GRPO_ROLLOUT_REPLICAS"
-    """Number of rollout engines that this attempt waits for: those asked for when its pods were made. It goes
-    before `topology.rolloutReplicas` of the RunConfig, which is from the start of the job. Only trainers of
+    """Number of rollout engines that this attempt waits for: those asked for when its pods were made. It
+    replaces `topology.rolloutReplicas` of the RunConfig, which is from the start of the job. Only trainers of
     mode Disaggregated have it."""
     MICRO_BATCH_TOKENS = "GRPO_MICRO_BATCH_TOKENS"
-    """Most tokens of a micro-batch in this attempt. It goes before `microBatchTokens` of the RunConfig. Only
+    """Most tokens of a micro-batch in this attempt. It replaces `microBatchTokens` of the RunConfig. Only
     trainers of a job that has run out of GPU memory have it."""
     CHECKPOINT_STEP = "GRPO_CHECKPOINT_STEP"
     """Step of the highest checkpoint that the job has saved to its claim: an attempt does not begin below it.
@@ -54,7 +54,8 @@ class Env(StrEnum):
     observes it by itself. Only trainer pods have it; `grpo-runtime run` does not set it, and observes the
     limit itself."""
     STARTUP_DEADLINE_SECONDS = "GRPO_STARTUP_DEADLINE_SECONDS"
-    """`startupDeadlineSeconds`, likewise: for a trainer that gives no sign of life before its first step."""
+    """`startupDeadlineSeconds` as it was when the pod was made. A trainer that gives no sign of life before
+    its first step observes it by itself. Only trainer pods have it."""
     HEARTBEAT_FILE = "GRPO_HEARTBEAT_FILE"
     """File that the supervisor of a trainer pod touches every few seconds, for the liveness probe."""
     INSTANCE = "GRPO_INSTANCE"
@@ -75,10 +76,10 @@ RAY_ENV = COLOCATED_ENV | {Env.TOKENS_DIR}
 """Variables of a trainer pod in mode Colocated whose engines are actors of Ray."""
 
 LATER_TRAINER_ENV = frozenset({Env.MICRO_BATCH_TOKENS, Env.CHECKPOINT_STEP})
-"""What a trainer pod has besides once an attempt has run out of GPU memory, and once one has saved."""
+"""Additional variables of a trainer pod once an attempt has run out of GPU memory, and once one has saved."""
 
 LIMITS_ENV = frozenset({Env.STALL_TIMEOUT_SECONDS, Env.STARTUP_DEADLINE_SECONDS})
-"""What a trainer pod has besides, and the trainers of `grpo-runtime run` have not."""
+"""Additional variables of a trainer pod that the trainers of `grpo-runtime run` do not have."""
 
 ROLLOUT_ENV = frozenset(
     {
@@ -94,7 +95,7 @@ ROLLOUT_ENV = frozenset(
 """Variables of a rollout pod."""
 
 NODE_OF_ENGINE_ENV = frozenset({Env.NODE_INDEX, Env.MASTER_ADDR, Env.NODES_PER_REPLICA})
-"""What a rollout pod has besides where several make up one engine."""
+"""Additional variables of a rollout pod where several make up one engine."""
 
 
 class Role(StrEnum):

@@ -1,4 +1,4 @@
-"""When steps of a run teach nothing, what they lack, and from when on people are told. Pure."""
+"""When steps of a run teach nothing, what they lack, and when that is reported. Pure."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -8,20 +8,20 @@ from pydantic import Field
 
 from grpo_api.contract.reasons import Reason
 from grpo_api.model import ApiModel
-from grpo_api.text import ShortText
+from grpo_api.v1alpha1.status import ShortText
 
 STEPS_REPORTED = 10
-"""After so many steps in a row without anything to learn people are told."""
+"""So many steps in a row without anything to learn are reported."""
 PREFIX = "steps_without_signal/"
-"""What the metrics that count such steps begin with; the rest of a name is the Lack."""
+"""Prefix of the metrics that count such steps; the rest of a name is the Lack."""
 _NUM_NAMED = 3
 
 Count = Annotated[int, Field(ge=0, le=2**53 - 1)]
 
 
 class Lack(StrEnum):
-    """What a step lacked that taught nothing. A KL penalty or an entropy bonus may still change the weights,
-    but not towards more reward."""
+    """Why a step taught nothing: what it lacked. A KL penalty or an entropy bonus may still change the
+    weights, but not towards more reward."""
 
     REWARD = "no_reward"
     """No completion had a reward."""
@@ -71,27 +71,27 @@ class StepsWithoutSignal(ApiModel):
 
     @classmethod
     def of_metrics(cls, values: Mapping[str, float], *, step: int, rewards: Sequence[str]) -> Self | None:
-        """As the metrics of `step` count them."""
+        """The steps without signal as the metrics of `step` count them."""
         counts = {lack.value: int(values[PREFIX + lack]) for lack in Lack if PREFIX + lack in values}
         return cls.of(counts, step=step, rewards=rewards)
 
     @property
     def num_steps(self) -> int:
-        """How many they are."""
+        """How many steps there are."""
         return self.no_reward + self.equal_rewards + self.zero_gradient
 
     def is_reported(self, *, total_steps: int) -> bool:
-        """Whether they are enough to tell people. Fewer are, where the run has ended and had no others."""
+        """Whether they are enough to be reported. Fewer are, where the run has ended and had no others."""
         return self.num_steps >= STEPS_REPORTED or self.num_steps == self.step == total_steps
 
     @property
     def reason(self) -> Reason:
-        """What most of them lacked."""
+        """The reason for what most of the steps lacked."""
         return _REASONS[self._lacks[0]]
 
     @property
     def message(self) -> str:
-        """What they lacked and what to do, as a sentence."""
+        """What the steps lacked and what to do, as a sentence."""
         num, lacks = self.num_steps, self._lacks
         which = f"step {self.step}" if num == 1 else f"steps {self.step - num + 1} to {self.step}"
         said = [

@@ -22,7 +22,7 @@ class Mismatch(ApiModel):
     step: Annotated[int, Field(ge=1, le=2**53 - 1)]
     """The newest step that was above the bound, counted from 1."""
     nats: Annotated[float, Field(ge=0)]
-    """What it was in that step."""
+    """The mean difference in that step, in nats."""
     num_below: Annotated[int, Field(ge=0)] = 0
     """Steps in a row since then that were below."""
 

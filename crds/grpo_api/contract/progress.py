@@ -10,8 +10,7 @@ from grpo_api.contract.learning_signal import StepsWithoutSignal
 from grpo_api.contract.mismatch import Mismatch
 from grpo_api.contract.versions import SCHEMA_VERSION
 from grpo_api.model import ApiModel
-from grpo_api.text import ShortText
-from grpo_api.v1alpha1.status import ErrorSignature
+from grpo_api.v1alpha1.status import ErrorSignature, ShortText
 
 Count = Annotated[int, Field(ge=0, le=2**53 - 1)]
 """A number that every JSON parser reads exactly."""
@@ -28,35 +27,35 @@ class TrainerState(StrEnum):
     DONE = "Done"
 
 
-HUNG_TOLD_SECONDS = 60.0
-"""How long an engine must stand still before the trainer reports it by name. One that is only slow goes on
+HUNG_REPORTED_AFTER_SECONDS = 60.0
+"""How long an engine must be hung before the trainer reports it by name. One that is only slow continues
 sooner."""
-MAX_HUNG_TOLD = 16
-"""How many engines a report names at most, those that have stood still for longest: a report is bounded."""
+MAX_HUNG_REPORTED = 16
+"""How many engines a report names at most, those that have been hung for longest: a report is bounded."""
 
 
 class HungEngine(ApiModel):
-    """An engine that stands still, or whose weight syncs end at their deadlines, since `since`."""
+    """An engine that is hung, or whose weight syncs time out, since `since`."""
 
     name: ShortText
-    """Its name, which in a cluster is that of its pod; of several pods that make up an engine, the first."""
+    """Its name, in a cluster that of its pod; for a multi-pod engine, its first pod."""
     instance: ShortText
-    """Which process it is: another one stands in its place once it has been restarted."""
+    """Which process it is: another one has its name once it has been restarted."""
     since: datetime
-    """When it was found to stand still, on the trainer's clock; it has not worked since."""
+    """When it was found to be hung, on the trainer's clock; it has not worked since."""
     why: ShortText
-    """What of it stands still, as a sentence about it."""
+    """Which part of it is hung, as a sentence about it."""
 
 
 MAX_ENGINE_NOTES = 16
-"""Of how many engines a report tells something: a report is bounded."""
+"""Most engines a report has notes on: a report is bounded."""
 LONGEST_ENGINE_NAME = 253
 LONGEST_ENGINE_NOTE = 1024
-"""Characters of what a report tells of one of them."""
+"""Most characters of a note."""
 
 
 class EngineNote(ApiModel):
-    """What the trainer tells of one engine: that it gets no weights, hangs or is started again."""
+    """What the trainer reports about one engine: that it gets no weights, is hung or is started again."""
 
     name: ShortText
     """Its name, which in a cluster is that of its pod."""
@@ -73,13 +72,14 @@ class EngineCounts(ApiModel):
     """Engines that have answered the trainer and are not lost."""
     current: Count = 0
     """Engines that hold the newest weights, verified, and are given prompts."""
-    hung: Annotated[tuple[HungEngine, ...], Field(max_length=MAX_HUNG_TOLD)] | None = None
-    """Engines that have stood still for `HUNG_TOLD_SECONDS`, the longest first; None while none has."""
+    hung: Annotated[tuple[HungEngine, ...], Field(max_length=MAX_HUNG_REPORTED)] | None = None
+    """Engines that have been hung for `HUNG_REPORTED_AFTER_SECONDS`, the longest first; None while none
+    has."""
     notes: Annotated[tuple[EngineNote, ...], Field(max_length=MAX_ENGINE_NOTES)] | None = None
-    """What there is to tell of single engines, the worst first; None while there is nothing."""
+    """Notes on single engines, the worst first; None while there are none."""
 
-    def told_of(self, engine: str) -> str:
-        """What there is to tell of this engine; empty where there is nothing."""
+    def notes_on(self, engine: str) -> str:
+        """The notes on this engine, as one text; empty without any."""
         return "; ".join(note.text for note in self.notes or () if note.name == engine)
 
 
@@ -96,7 +96,7 @@ class Progress(ApiModel):
     total_steps: Count
     """0 while the trainer has not counted the prompts of `algorithm.epochs`."""
     heartbeat: Count = 0
-    """Rises whenever the trainer does something, also with every micro-batch; while completions are sampled,
+    """Rises whenever the trainer does something, including every micro-batch; while completions are sampled,
     only when one is finished, and while a checkpoint is read, only with its bytes. The operator calls a
     trainer stalled when it stays the same for stallTimeoutSeconds."""
     reward: float | None = None
@@ -112,12 +112,12 @@ class Progress(ApiModel):
     """Step that the attempt began after: that of its checkpoint."""
     loaded_step: Count | None = None
     """Step of the checkpoint of another job that the attempt began with, as `resumeFrom` says, whatever was
-    taken of it; None where it began with one of its own, or with none."""
+    loaded of it; None where it began with one of its own, or with none."""
     set_aside: str | None = None
     """Which newer checkpoints were damaged and put aside as the attempt began, as a sentence; None where none
     was."""
     mismatch: Mismatch | None = None
-    """That trainer and engines disagree about the sampled tokens; None while they agree."""
+    """How much trainer and engines disagree about the sampled tokens; None while they agree."""
     steps_without_signal: StepsWithoutSignal | None = None
     """The newest steps in a row that taught nothing; None where the newest one did."""
     engines: EngineCounts = EngineCounts()
@@ -127,7 +127,7 @@ class Progress(ApiModel):
 
     @property
     def no_learning_signal(self) -> StepsWithoutSignal | None:
-        """The newest steps that taught nothing, where they are enough to tell people."""
+        """The newest steps that taught nothing, where they are enough to be reported."""
         found = self.steps_without_signal
         return found if found is not None and found.is_reported(total_steps=self.total_steps) else None
 

@@ -32,7 +32,8 @@ class Reason(StrEnum):
     """Rollout pods are made once every trainer pod has a node."""
 
     NO_SCHEDULER = "NoScheduler"
-    """No scheduler of the name in podTemplate, or of the cluster, looks at a pod; the job waits."""
+    """The scheduler of a pod, which is the cluster's or the one that podTemplate names, does not look at it;
+    the job waits."""
     NETWORK_POLICIES_OFF = "NetworkPoliciesOff"
     """The engines of the job are made of several pods, which only a NetworkPolicy protects, and the operator
     makes none; the job waits."""
@@ -52,29 +53,30 @@ class Reason(StrEnum):
     an engine has failed several weight syncs in a row, and why."""
     ENGINES_READY = "EnginesReady"
     """Every rollout engine has been admitted by the trainer."""
-    ENGINE_FROZEN = "EngineFrozen"
-    """A rollout engine stands still and is given no work; the message names its pod, since when, and what
-    stands still. When that lasts, the pod is replaced; the job goes on with the other engines."""
+    ENGINE_HUNG = "EngineHung"
+    """A rollout engine is hung and is given no work; the message names its pod, since when, and which part is
+    hung. When that lasts, the pod is replaced; the job continues with the other engines."""
     IN_PROCESS = "InProcess"
     """The engines in the trainer's processes hold the newest weights."""
     LOGPROBS_DIFFER = "LogprobsDiffer"
     """Trainer and engines give the sampled tokens logprobs that differ by more than 0.25 nats on average; the
-    message says what to do. The job goes on."""
+    message says what to do. The job continues."""
     LOGPROBS_AGREE = "LogprobsAgree"
-    """They differed by more than that, and have not in five steps."""
+    """The logprobs of trainer and engines differed by more than 0.25 nats, and have not for five steps."""
     LOGPROBS_NOT_COMPARED = "LogprobsNotCompared"
-    """A field of `sampling` makes the engines' logprobs others than the trainer's; the message names it."""
+    """A field of `sampling` is meant to make the engines' logprobs differ from the trainer's; the message
+    names it."""
     NO_REWARD = "NoReward"
     """In most of the newest steps no completion had a reward, so nothing was learned; the message says what
-    to do. The job goes on."""
+    to do. The job continues."""
     EQUAL_REWARDS = "EqualRewards"
     """In most of the newest steps no two completions of a prompt had different rewards, so nothing was
-    learned; the message says what to do. The job goes on."""
+    learned; the message says what to do. The job continues."""
     ZERO_GRADIENT = "ZeroGradient"
     """In most of the newest steps rewards differed but the gradient was 0; the message says what to do. The
-    job goes on."""
+    job continues."""
     LEARNING_AGAIN = "LearningAgain"
-    """Steps taught nothing, and the newest one does."""
+    """Earlier steps taught nothing, and the newest one does."""
     NOT_RESTARTING = "NotRestarting"
     """No new attempt is being started."""
     IN_PROGRESS = "InProgress"
@@ -107,9 +109,9 @@ class Reason(StrEnum):
     waits."""
     REVISION_LOST = "RevisionLost"
     """The spec was changed after the start although the API server forbids it, and the ConfigMap with the
-    original is gone; the pods go on, and the operator makes no new ones."""
+    original is gone; the pods continue, and the operator makes no new ones."""
     REVISION_CHANGED = "RevisionChanged"
-    """The ConfigMap of the run is not the one that the job started with; the pods go on, and the operator
+    """The ConfigMap of the run is not the one that the job started with; the pods continue, and the operator
     makes no new ones."""
     POD_DELETED = "PodDeleted"
     """A trainer pod was deleted, not by the operator, or its node was removed; next attempt, not counted."""
@@ -202,18 +204,27 @@ class Reason(StrEnum):
     RESUMED = "Resumed"
     """The run has begun with a checkpoint of another job, as `resumeFrom` says; the message says which."""
     CHECKPOINT_SET_ASIDE = "CheckpointSetAside"
-    """The newest checkpoint is damaged and was put aside: the attempt goes on from an older one."""
+    """The newest checkpoint is damaged and was put aside: the attempt continues from an older one."""
     LOSS_ACCEPTED = "LossAccepted"
-    """The annotation of the job accepts that its newest checkpoints are lost: it goes on from what is on the
-    claim."""
+    """The annotation of the job accepts that its newest checkpoints are lost: it continues from what is on
+    the claim."""
     STARTED = "Started"
     """Every trainer pod of an attempt runs."""
     RESTARTING = "Restarting"
     """Another attempt follows; the message says why."""
     ENGINE_REPLACED = "EngineReplaced"
-    """A rollout pod that is lost, or whose engine stands still, is replaced; the message says why."""
+    """A rollout pod that is lost, or whose engine is hung, is replaced; the message says why."""
     FAILED = "Failed"
     """The job has failed; the message says why."""
+
+
+EFFECT_REASONS = frozenset({Reason.PEER_LOST})
+"""Reasons of a process that ended because another one had ended, which is the cause."""
+
+
+def is_effect(reason: str) -> bool:
+    """Whether a process that ended for this reason only followed another one."""
+    return reason in EFFECT_REASONS
 
 
 @dataclass(frozen=True)

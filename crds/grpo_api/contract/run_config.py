@@ -1,24 +1,71 @@
-"""The RunConfig: what all pods of a job read, except secrets."""
+"""The RunConfig: what all pods of a job read, except secrets.
+
+Its sections are those of the spec. In a Resolved one, what depends on other fields is written out:
+`grpo_api.resolve` does that, and the code that reads it has no defaults of its own.
+"""
 
 import hashlib
 import json
 from typing import Any
 
-from grpo_api.contract.resolved_sections import (
-    ResolvedAlgorithm,
-    ResolvedEngine,
-    ResolvedModel,
-    ResolvedReward,
-    ResolvedWeightSync,
-)
 from grpo_api.contract.versions import SCHEMA_VERSION, require_schema_version
 from grpo_api.contract.weight_sync_choice import REGISTRY_NAMES
 from grpo_api.model import ApiModel
-from grpo_api.v1alpha1.spec.deepspeed import DeepSpeedSpec
+from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec
+from grpo_api.v1alpha1.spec.engine import EngineSpec
 from grpo_api.v1alpha1.spec.job_spec import Mode
+from grpo_api.v1alpha1.spec.loss import RatioLevel
+from grpo_api.v1alpha1.spec.model import Dtype, LoraSpec, ModelSpec
+from grpo_api.v1alpha1.spec.rewards import RewardModelSpec, RewardSpec
 from grpo_api.v1alpha1.spec.run_sections import RunSections
 from grpo_api.v1alpha1.spec.sampling import SamplingSpec
-from grpo_api.v1alpha1.spec.trainer import TrainerStrategy
+from grpo_api.v1alpha1.spec.trainer import DeepSpeedSpec, TrainerStrategy
+from grpo_api.v1alpha1.spec.weight_sync import WeightSyncBackend, WeightSyncSpec
+
+
+class ResolvedLora(LoraSpec):
+    """An adapter with its scale resolved."""
+
+    alpha: int
+
+
+class ResolvedModel(ModelSpec):
+    """The policy, with its precision resolved."""
+
+    dtype: Dtype
+    lora: ResolvedLora | None = None
+
+
+class ResolvedAlgorithm(AlgorithmSpec):
+    """The algorithm, with what depends on its loss. `clip_high` is None for a loss without an upper clip."""
+
+    ratio_level: RatioLevel
+
+
+class ResolvedEngine(EngineSpec):
+    """vLLM's settings, with `sleep_level` resolved."""
+
+    sleep_level: int
+
+
+class ResolvedWeightSync(WeightSyncSpec):
+    """How engines get new weights, with the backend resolved."""
+
+    backend: WeightSyncBackend
+    """Never Auto."""
+
+
+class ResolvedRewardModel(RewardModelSpec):
+    """A reward model, with its number of threads resolved."""
+
+    threads: int
+
+
+class ResolvedReward(RewardSpec):
+    """A reward function, with its number of processes resolved."""
+
+    workers: int
+    model: ResolvedRewardModel | None = None
 
 
 class JobRef(ApiModel):
@@ -37,12 +84,12 @@ class Topology(ApiModel):
     processes_per_node: int
     """Training ranks in each of them."""
     rollout_replicas: int
-    """Rollout pods at the start, 0 in mode Colocated. Each attempt is told by `GRPO_ROLLOUT_REPLICAS` how
-    many there should be when it begins."""
+    """Rollout pods at the start, 0 in mode Colocated. `GRPO_ROLLOUT_REPLICAS` gives each attempt
+    how many there should be when it begins."""
 
     @property
     def world_size(self) -> int:
-        """Training ranks in all."""
+        """Training ranks in total."""
         return self.num_nodes * self.processes_per_node
 
 
@@ -75,12 +122,12 @@ class RunConfig(RunSections):
     max_samples_per_engine: int
     """Completions that an engine in a rollout pod is given at a time."""
     strategy: TrainerStrategy
-    """How the policy is spread over the training ranks; its name in the runtime's registry."""
+    """How the policy is sharded or replicated over the training ranks; its name in the runtime's registry."""
     deepspeed: DeepSpeedSpec | None = None
     """Options of DeepSpeed, where the strategy is one of its own."""
-    is_output_kept: bool
-    """Whether the output directory is there for a later attempt although no claim is named, as on the machine
-    of a local run."""
+    is_output_local: bool
+    """Whether the output directory is on the machine of a local run, so that a later attempt finds it
+    although no claim is named."""
 
     def to_object(self) -> dict[str, Any]:
         """Plain JSON-like data with camelCase keys and every default, without fields that are None."""
@@ -94,15 +141,14 @@ class RunConfig(RunSections):
 
     @property
     def evaluation_sampling(self) -> SamplingSpec:
-        """How completions are sampled that nothing is trained on: at temperature 0, which means greedily,
-        or at the one of `dataset.eval`."""
+        """Sampling for evaluation: at temperature 0, which means greedily, or at that of `dataset.eval`."""
         temperature = (self.dataset.eval and self.dataset.eval.temperature) or 0.0
         return self.sampling.model_copy(update={"temperature": temperature})
 
     @property
     def keeps_output(self) -> bool:
         """Whether a later attempt finds what this one has written."""
-        return self.checkpoint.claim_name is not None or self.is_output_kept
+        return self.checkpoint.claim_name is not None or self.is_output_local
 
     @property
     def keeps_journal(self) -> bool:
@@ -110,8 +156,8 @@ class RunConfig(RunSections):
         return self.keeps_output and self.checkpoint.journal is not False
 
     @property
-    def shares_saves(self) -> bool:
-        """Whether every rank writes a share of a checkpoint. An adapter is one small file of rank 0."""
+    def saves_shards(self) -> bool:
+        """Whether every rank writes its shard of a checkpoint. An adapter is one small file of rank 0."""
         return self.checkpoint.shared and self.model.lora is None
 
     @property
@@ -123,7 +169,8 @@ class RunConfig(RunSections):
     def weight_sync_backend(self) -> str:
         """Name in the registry of the backend that transfers weights. The trainer and its engines both read
         it here."""
-        return REGISTRY_NAMES[self.weight_sync.backend]
+        name = REGISTRY_NAMES[self.weight_sync.backend]
+        return name if self.weight_sync.sparse is None else f"sparse_{name}"
 
     @property
     def total_steps(self) -> int:

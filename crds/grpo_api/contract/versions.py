@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 SCHEMA_VERSION = 1
-"""Raised when RunConfig, Progress, environment names or ports change incompatibly."""
+"""Incremented when RunConfig, Progress, environment names or ports change incompatibly."""
 
 
 class SchemaSkewError(Exception):

@@ -10,7 +10,7 @@ REGISTRY_NAMES = {
     WeightSyncBackend.IN_PROCESS: "in_process",
     WeightSyncBackend.GLOO: "gloo",
     WeightSyncBackend.NCCL: "nccl",
-    WeightSyncBackend.VLLM_NCCL: "vllm_nccl",
+    WeightSyncBackend.VLLM_NATIVE: "vllm_native",
     WeightSyncBackend.SHARED_MEMORY: "shared_memory",
     WeightSyncBackend.IPC: "ipc",
     WeightSyncBackend.DISK: "disk",
@@ -45,10 +45,10 @@ def choose_backend(
         return BackendChoice(
             WeightSyncBackend.SHARED_MEMORY, "trainer and engines are processes of one machine"
         )
-    on_cpu = "trainer and engines run"
+    subject = "trainer and engines run"
     if has_trainer_gpus or has_rollout_gpus:
-        on_cpu = "the engines run" if has_trainer_gpus else "the trainer runs"
-    return BackendChoice(WeightSyncBackend.GLOO, f"{on_cpu} on CPU")
+        subject = "the engines run" if has_trainer_gpus else "the trainer runs"
+    return BackendChoice(WeightSyncBackend.GLOO, f"{subject} on CPU")
 
 
 def _in_the_container(*, has_gpus: bool, has_own_process: bool) -> BackendChoice:
@@ -60,8 +60,8 @@ def _in_the_container(*, has_gpus: bool, has_own_process: bool) -> BackendChoice
 
 
 def backend_of(spec: GRPOJobSpec, *, is_one_machine: bool = False) -> BackendChoice:
-    """The backend that a spec names, or else what `Auto` means for it. The reason also says where not all
-    weights are sent."""
+    """The backend that a spec names, or else what `Auto` means for it. The reason also says when only
+    changes are sent."""
     choice = _named_or_chosen(spec, is_one_machine=is_one_machine)
     if spec.weight_sync.sparse is None:
         return choice
@@ -81,8 +81,8 @@ def _named_or_chosen(spec: GRPOJobSpec, *, is_one_machine: bool) -> BackendChoic
         mode=spec.resolved_mode,
         has_trainer_gpus=spec.trainer.has_gpus,
         has_rollout_gpus=spec.rollout is not None and spec.rollout.has_gpus,
-        has_own_process=spec.has_own_process,
-        # what is shared on one machine has no bytes to spare
+        has_own_process=spec.engine_has_own_process,
+        # shared memory sends nothing that sparse could save
         is_one_machine=is_one_machine and spec.weight_sync.sparse is None,
     )
 

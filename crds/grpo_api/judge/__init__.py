@@ -2,5 +2,5 @@
 supervisor of a trainer pod. Pure: what has happened and `now` are parameters.
 
 `clocks` says what a report shows and which clock runs, `causes` what ended an attempt, `attempts` what
-follows, and `engines` when an engine that fails or hangs ends or loses its place.
+follows, and `engines` when an engine that fails or hangs ends or is replaced.
 """

@@ -1,5 +1,5 @@
 """What follows the end of an attempt: whether another one can help, what it counts for, and how long it
-waits. Pure."""
+waits and computes with. Pure."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -25,7 +25,8 @@ def repeated_error(
     """Why no attempt follows one that `error` ended, when the attempt `before` it ended by the same one; None
     where another may help. `message` is that of the error.
 
-    The process that makes an error has told those that may pass (the network, a volume, a GPU) from these.
+    The process that makes an error has separated those that may pass (the network, a volume, a GPU) from
+    these.
     """
     if error is None or error != before:
         return None
@@ -57,9 +58,9 @@ class WithoutProgress:
     """
 
     num_failures: int = 0
-    """Those that count against failurePolicy.maxRestarts."""
+    """Failures that count against failurePolicy.maxRestarts."""
     num_disruptions: int = 0
-    """Those that do not."""
+    """Ends of attempts that do not count."""
     checkpoint_step: int | None = None
     """Step of the highest checkpoint so far; None without one."""
 
@@ -105,3 +106,8 @@ def why_final(
     if past.checkpoint_step is not None:
         used_up += f" since the checkpoint of step {past.checkpoint_step}"
     return ReasonMessage(cause.why.reason, f"{used_up}: {cause.why.message}")
+
+
+def lowered_budget(tokens: int) -> int:
+    """Most tokens of a micro-batch in the attempt after one that ran out of GPU memory with so many."""
+    return max(2, tokens // 2)

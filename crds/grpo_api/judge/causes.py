@@ -3,6 +3,9 @@ follows from each. Pure.
 
 When one process of a gang dies, the others follow a moment later: they lose it, or they are stopped. What
 people read must name the first, not the loudest.
+
+A new cause begins in `contract.reasons` (its reason, and whether it is an effect); what raises it is an error
+of `grpo_runtime.errors`, and its exit code says here what follows.
 """
 
 from collections.abc import Iterable
@@ -13,7 +16,7 @@ from typing import Generic, TypeVar
 
 from grpo_api.contract.exit_codes import ExitCode, ExitPolicy, exit_policy, is_uncounted
 from grpo_api.contract.progress import TerminationMessage
-from grpo_api.contract.reasons import Reason, ReasonMessage
+from grpo_api.contract.reasons import Reason, ReasonMessage, is_effect
 from grpo_api.v1alpha1.status import ErrorSignature
 
 OOM_KILLED = "OOMKilled"
@@ -67,10 +70,10 @@ class Cause(Generic[Ended]):
     """The Python error that ended it, where the same one again means that no attempt helps."""
 
     def without_room(self) -> "Cause[Ended]":
-        """The cause in an attempt that never had all the nodes it needs: that its trainer gave up waiting for
-        engines, or a rank for the others, is not counted."""
-        has_given_up = self.exit_code == ExitCode.ROLLOUT_LOST or self.why.reason == Reason.PEER_LOST
-        is_counted = self.consequence.is_counted and not has_given_up
+        """The cause in an attempt that never had all the nodes it needs: that its trainer timed out waiting
+        for engines, or a rank for the others, is not counted."""
+        has_timed_out = self.exit_code == ExitCode.ROLLOUT_LOST or is_effect(self.why.reason)
+        is_counted = self.consequence.is_counted and not has_timed_out
         return replace(self, consequence=replace(self.consequence, is_counted=is_counted))
 
 
@@ -122,7 +125,7 @@ def consequence_of(end: TerminationMessage, *, has_worked: bool) -> Consequence:
     The exit-code table decides, with two exceptions. A process that was asked to stop (143) although its pod
     was not taken away is counted: most likely its own liveness probe stopped it, and uncounted that could
     repeat without limit. One that waits for something outside the cluster, or for a person, is not counted;
-    the reason tells, which our own process writes as it chooses its exit code.
+    the reason shows that, which our own process writes as it chooses its exit code.
     """
     policy = _policy_of(end, has_worked=has_worked)
     was_asked_to_stop = end.exit_code == ExitCode.TERMINATED

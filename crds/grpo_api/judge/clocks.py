@@ -43,7 +43,7 @@ class Clocks:
     """The clocks of one attempt; times are seconds on any one clock."""
 
     starting_since: float
-    """From when startupDeadlineSeconds runs."""
+    """Start of startupDeadlineSeconds."""
     alive_at: float
     """When the reports last showed a sign of life."""
     progress: Progress | None = None
@@ -51,7 +51,7 @@ class Clocks:
 
     @classmethod
     def begin(cls, now: float) -> Self:
-        """Those of an attempt that begins now."""
+        """The clocks of an attempt that begins now."""
         return cls(starting_since=now, alive_at=now)
 
     @property

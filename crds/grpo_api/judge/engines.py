@@ -1,8 +1,8 @@
 """When engines end a job, when one that hangs is replaced, and how long one that ended waits. Pure.
 
 An engine that says that no retry can mend its error (exit code 40) ends a job before its first step: what is
-wrong with one engine is mostly wrong with all of them, and nobody should have to wait for a deadline to be
-told. Later the same spec has worked, and the engine's node or network may be at fault: the job goes on with
+wrong with one engine is mostly wrong with all of them, and nobody should have to wait for a deadline to learn
+it. Later the same spec has worked, and the engine's node or network may be at fault: the job continues with
 the other engines. Then such errors end the attempt only when the trainer has had no engine at all for a while
 and all of them say so: one that is slow, joins or waits for a node may come back.
 """
@@ -17,18 +17,18 @@ NO_ENGINE_SECONDS = 60.0
 """How long a trainer must have had no Current engine. In every step engines are not Current for a moment,
 while they get new weights."""
 LONGEST_GAP_SECONDS = 15.0
-"""Two reports that are further apart than this do not tell what was between them: an engine may have been
-Current, and a trainer may have gone on."""
+"""Two reports that are further apart than this do not show what was between them: an engine may have been
+Current, and a trainer may have continued."""
 REPLACE_AFTER_SECONDS = 240.0
-"""How long reports must have told of a hung engine before its pod is replaced. The trainer tells of it after
-a minute. Together that is five minutes: a liveness probe restarts a server that hangs after one, and no
+"""How long reports must have named a hung engine before its pod is replaced. The trainer names it after a
+minute. Together that is five minutes: a liveness probe restarts a server that hangs after one, and no
 engine that came back by itself took more than two (`first_step_seconds` of the fleet)."""
 PAUSE_SECONDS = 600.0
 """How old the newest engine of a job must be before another one is replaced: engines that hang again and
 again cost one start in ten minutes, however many they are."""
 _FRESH_SECONDS = 15.0
-"""A report that has not changed for longer tells nothing of an engine: a trainer that computes reports
-nothing new, and meanwhile the engine may have gone on."""
+"""A report that has not changed for longer says nothing about an engine: a trainer that computes reports
+nothing new, and meanwhile the engine may have continued."""
 _SHORTEST_WAIT_SECONDS = 5.0
 _SHORT_RUN_SECONDS = 60.0
 """An engine that ended before this long has most likely done no work."""
@@ -36,20 +36,20 @@ _SHORT_RUN_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class EngineAbsence:
-    """What the reports of one attempt have told about engines; times are seconds on any one clock."""
+    """Since when the reports of an attempt have had no Current engine; times are seconds on any one clock."""
 
     since: float | None = None
-    """When they first told that no engine is Current; None while one is."""
-    told_at: float = 0.0
-    """When they last told anything."""
+    """When they first said that no engine is Current; None while one is."""
+    reported_at: float = 0.0
+    """When the newest report came."""
     heartbeat: int | None = None
-    """That of the newest report; a report with the same heartbeat tells nothing new."""
+    """The heartbeat of the newest report; a report with the same heartbeat says nothing new."""
     step: int = 0
 
     @property
     def seconds(self) -> float:
-        """For how long reports have told of no Current engine, without interruption."""
-        return 0.0 if self.since is None else self.told_at - self.since
+        """How long reports have named no Current engine, without interruption."""
+        return 0.0 if self.since is None else self.reported_at - self.since
 
     def updated(self, progress: Progress, *, now: float) -> Self:
         """The absence after one more report. An engine was Current if a step was finished since the last one.
@@ -59,11 +59,11 @@ class EngineAbsence:
         """
         if progress.heartbeat == self.heartbeat:
             return self
-        is_continued = progress.step == self.step and now - self.told_at <= LONGEST_GAP_SECONDS
+        is_continued = progress.step == self.step and now - self.reported_at <= LONGEST_GAP_SECONDS
         since = self.since if is_continued and self.since is not None else now
         return type(self)(
             since=None if progress.engines.current > 0 else since,
-            told_at=now,
+            reported_at=now,
             heartbeat=progress.heartbeat,
             step=progress.step,
         )
@@ -84,15 +84,15 @@ def errors_end_job(
 
 
 def seconds_until_replaced(
-    *, told_seconds: float, quiet_seconds: float, newest_engine_seconds: float | None
+    *, reported_seconds: float, quiet_seconds: float, newest_engine_seconds: float | None
 ) -> float:
-    """How long a hung engine keeps its place; 0 when it is to be replaced now.
+    """How long a hung engine keeps its pod; 0 when it is to be replaced now.
 
-    `told_seconds` is for how long reports have told of it, up to the newest change of a report, which was
+    `reported_seconds` is how long reports have named it, up to the newest change of a report, which was
     `quiet_seconds` ago. `newest_engine_seconds` is the age of the job's newest engine.
     """
     pause = 0.0 if newest_engine_seconds is None else PAUSE_SECONDS - newest_engine_seconds
-    left = max(REPLACE_AFTER_SECONDS - told_seconds, pause)
+    left = max(REPLACE_AFTER_SECONDS - reported_seconds, pause)
     is_fresh = quiet_seconds <= _FRESH_SECONDS
     return 0.0 if left <= 0 and is_fresh else max(_SHORTEST_WAIT_SECONDS, left)
 

@@ -5,13 +5,14 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from grpo_api.group import GROUP
 from grpo_api.model import ApiModel
 from grpo_api.rule import rule
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_api.v1alpha1.spec.fields import JOB_NAME_PATTERN
 from grpo_api.v1alpha1.status import GRPOJobStatus
 
+GROUP = "grpo.dev"
+"""The API group, which is also the prefix of our labels."""
 VERSION = "v1alpha1"
 KIND = "GRPOJob"
 PLURAL = "grpojobs"
@@ -45,7 +46,7 @@ def name_is_a_label(metadata: ObjectMeta) -> bool:
 @rule(
     cel="!has(self.spec.resumeFrom) || !has(self.spec.resumeFrom.job) || "
     "self.spec.resumeFrom.job != self.metadata.name",
-    sentence="resumeFrom.job names the job itself, which goes on from its own checkpoints anyway: name "
+    sentence="resumeFrom.job names the job itself, which continues from its own checkpoints anyway: name "
     "another job, or remove resumeFrom",
     field=".spec.resumeFrom.job",
 )

@@ -6,11 +6,13 @@ from typing import Annotated
 
 from pydantic import Field, WithJsonSchema
 
-from grpo_api.keyed_list import KeyedBy
 from grpo_api.model import ApiModel
-from grpo_api.text import ShortText
+from grpo_api.rule import KeyedBy
 
+ShortText = Annotated[str, Field(max_length=253)]
+"""A name, a reason or a few words."""
 Message = Annotated[str, Field(max_length=4096)]
+"""A sentence, or a few."""
 
 
 class Phase(StrEnum):
@@ -60,94 +62,95 @@ class Condition(ApiModel):
     """One aspect of the job's state, as in metav1.Condition."""
 
     type: AnyConditionType
-    """Which aspect."""
+    """Which aspect of the job's state this is about."""
     status: ConditionStatus
     """True, False or Unknown."""
     reason: Annotated[str, Field(pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$", max_length=1024)]
-    """Why, in one CamelCase word."""
+    """The cause in one CamelCase word."""
     message: Message = ""
-    """Why, in a sentence."""
+    """The cause in a sentence."""
     last_transition_time: datetime
     """When status last changed."""
     observed_generation: int
-    """Generation of the spec this is about."""
+    """Generation of the spec that this is about."""
 
 
 class RoleStatus(ApiModel):
     """Pods of one role. The strings are what `kubectl get` prints."""
 
     desired: int = 0
-    """Pods there should be."""
+    """How many pods there should be."""
     ready: int = 0
-    """Pods that are ready."""
+    """How many pods are ready."""
     summary: ShortText = ""
-    """READY/DESIRED."""
+    """READY/DESIRED, as `kubectl get` prints it."""
 
 
 class RolloutStatus(RoleStatus):
     """The rollout pods, also as the target of `kubectl scale`."""
 
     replicas: int = 0
-    """Rollout pods that exist."""
+    """How many rollout pods exist."""
     current: int = 0
-    """Engines that hold the newest weights."""
+    """How many engines have the newest weights."""
     selector: ShortText = ""
     """Label selector of the rollout pods, for an autoscaler."""
 
 
 class LastFailure(ApiModel):
     """The newest failure or blocker and its cause. A failure ended an attempt or the job, a blocker keeps the
-    job from going on. It stays when that is over, until there is something newer."""
+    job from continuing. It stays when that is over, until there is something newer."""
 
     attempt: int = 0
     """Attempt in which it occurred."""
     role: ShortText
-    """trainer or rollout; empty when it concerns no pod."""
+    """`trainer` or `rollout`. Empty when it concerns no pod."""
     pod: ShortText
-    """Pod that failed first or that is blocked, also one that could not be created; empty when it concerns no
+    """Pod that failed first or that is blocked, even if it could not be created. Empty when it concerns no
     pod."""
     node: ShortText = ""
-    """Node it ran on."""
+    """Node that the pod ran on."""
     container: ShortText = ""
     """Container that failed."""
     reason: ShortText
     """The cause in one CamelCase word, such as OOMKilled."""
     exit_code: int | None = None
-    """Exit code of the container, if there is one."""
+    """Exit code of the container, if it has one."""
     message: Message = ""
     """The cause in a sentence."""
 
 
 class ErrorSignature(ApiModel):
-    """What is the same about a Python error each time that a program makes it."""
+    """What identifies a Python error: the same each time that a program makes it."""
 
     type: ShortText
-    """Its type."""
+    """Type of the error."""
     where: ShortText
-    """MODULE.FUNCTION:LINE of the innermost frame that is not of a library."""
+    """MODULE.FUNCTION:LINE of the innermost frame that is not in a library."""
     step: Annotated[int, Field(ge=0, le=2**53 - 1)] | None = None
-    """The step that was being made; absent before the first."""
+    """Step in which the error was raised. Absent before the first step."""
 
 
 class WaitingForRoom(ApiModel):
     """How an attempt waits for nodes."""
 
     since: datetime
-    """Since when the attempt waits; `schedulingDeadlineSeconds` runs from here."""
+    """Since when the attempt waits. `schedulingDeadlineSeconds` counts from here."""
     tried_at: datetime | None = None
-    """Since when its pods are being made or wait for nodes; absent while something else must happen first."""
+    """Since when its pods are being created or wait for nodes. Absent while something else must happen
+    first."""
     held_back_until: datetime | None = None
-    """Until when no pods are made, because those that had nodes gave them back to make room for others;
-    absent while pods are made."""
+    """Until when no pods are created, because those that had nodes gave them back to make room for others.
+    Absent while pods are created."""
 
 
 class WeightSyncStatus(ApiModel):
     """How the weights of a run travel, as chosen when the job started."""
 
     backend: ShortText
-    """The backend; never Auto."""
+    """The backend. It is never Auto."""
     reason: ShortText
-    """Why it is that one, and with `weightSync.sparse` what is sent."""
+    """Why it is this backend, and with `weightSync.sparse` what is sent."""
 
 
 class ResumedFrom(ApiModel):
@@ -158,39 +161,40 @@ class ResumedFrom(ApiModel):
     job: ShortText = ""
     """The job, where `resumeFrom` names one."""
     job_uid: ShortText = ""
-    """Its uid: another job of that name is another one."""
+    """Uid of that job. A later job of the same name has another."""
     step: int | None = None
-    """Step of the checkpoint; absent until the trainer has loaded it."""
+    """Step of the checkpoint. Absent until the trainer has loaded it."""
 
 
 class GRPOJobStatus(ApiModel):
-    """Written by the operator only."""
+    """What the operator reports of the job. Nothing else writes it."""
 
     observed_generation: int = 0
-    """Generation of the spec this status is about."""
+    """Generation of the spec that this status is about."""
     phase: Phase = Phase.PENDING
-    """A summary for people."""
+    """A summary of the conditions for people."""
     mode: ShortText = ""
-    """Where the engines run, as chosen when the job started."""
+    """Mode of the job, Disaggregated or Colocated, as chosen when it started."""
     mode_reason: ShortText = ""
-    """Why it is that mode."""
+    """Why the job has this mode."""
     weight_sync: WeightSyncStatus | None = None
-    """How the weights travel to the engines, as chosen when the job started; absent before that."""
+    """How the weights travel to the engines, as chosen when the job started. Absent before that."""
     resumed_from: ResumedFrom | None = None
-    """The checkpoint of `resumeFrom`; absent in a job without."""
+    """The checkpoint of another job that the run begins with. Absent without `resumeFrom`."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16), KeyedBy("type")] = ()
-    """The state of the job for machines; `kubectl wait --for=condition=Finished` ends with either
-    outcome."""
+    """The state of the job for machines. `kubectl wait --for=condition=Finished` returns once the job has
+    succeeded or failed."""
     step: int = 0
-    """Finished steps."""
+    """How many steps are finished."""
     highest_step: int = 0
-    """The most steps that any attempt has finished; 0 until one was finished."""
+    """The most steps that any attempt has finished. 0 until one is finished."""
     total_steps: int = 0
-    """Steps of the whole job; 0 until the trainer has counted the prompts of `algorithm.epochs`."""
+    """How many steps the whole job has. 0 until the trainer has counted the prompts for
+    `algorithm.epochs`."""
     progress: ShortText = ""
-    """STEP/TOTAL; the total is `?` until it is known."""
+    """STEP/TOTAL. The total is `?` until it is known."""
     reward: ShortText = ""
-    """Mean reward of the last finished step; empty where it had none."""
+    """Mean reward of the last finished step. Empty when that step had none."""
     policy_version: ShortText = ""
     """ATTEMPT.STEP of the newest weights."""
     tokens_per_second: ShortText = ""
@@ -198,56 +202,59 @@ class GRPOJobStatus(ApiModel):
     checkpoint_step: int | None = None
     """Step of the newest committed checkpoint."""
     checkpoint_seconds: int | None = None
-    """How long the newest save took, once one took longer than a third of the usual grace period of 60 s.
-    Trainer pods that are made from then on have three times as long to stop."""
+    """How long the newest save took, once a save has taken longer than a third of the usual grace period of
+    60 s. Trainer pods that are created from then on have three times as long to stop."""
     trainer: RoleStatus = RoleStatus()
     """The trainer pods."""
     rollout: RolloutStatus = RolloutStatus()
     """The rollout pods."""
     attempt: int = 0
-    """Number of the running attempt, from 1."""
+    """Number of the current attempt, from 1."""
     restarts: int = 0
-    """Restarts after failures, in total. Those since the newest progress, `failuresSinceProgress`, count
-    against failurePolicy.maxRestarts."""
+    """How many times the job was restarted after a failure, in total. failurePolicy.maxRestarts limits
+    `failuresSinceProgress` and not this."""
     disruptions: int = 0
-    """Restarts that do not count, in total: evictions, preemptions, node losses."""
+    """How many times the job was restarted after a disruption, in total: evictions, preemptions and node
+    losses, which do not count against failurePolicy.maxRestarts."""
     failures_since_progress: int = 0
-    """Restarts after failures since the job last made progress, which is a committed checkpoint beyond any
-    before. failurePolicy.maxRestarts limits them."""
+    """Restarts after failures since the job last made progress. Progress is a committed checkpoint of a
+    higher step than any before. failurePolicy.maxRestarts limits this number."""
     disruptions_since_progress: int = 0
-    """Restarts that do not count since the job last made progress. The more there are, the longer the next
+    """Restarts after disruptions since the job last made progress. The more there are, the longer the next
     attempt waits, up to ten minutes."""
     highest_checkpoint_step: int | None = None
-    """Step of the highest checkpoint that any attempt has committed to the claim. Without
-    checkpoint.claimName it stays empty, because nothing is kept from one attempt to the next."""
+    """Step of the highest checkpoint that any attempt has committed to the claim. Absent without
+    checkpoint.claimName, because nothing is kept from one attempt to the next."""
     given_back: int = 0
-    """How often the job gave its nodes back because not all the pods that it needs found one. No restart."""
+    """How many times the job gave its nodes back because not all the pods that it needs found one. These are
+    no restarts."""
     waiting_for_room: WaitingForRoom | None = None
-    """How the attempt waits for nodes; absent once it has them."""
+    """How the attempt waits for nodes. Absent once it has them."""
     micro_batch_tokens: int | None = None
-    """Most tokens of a micro-batch from now on, half of what the spec says, because an attempt ran out of GPU
-    memory after it had made a step; absent before that."""
+    """Most tokens of a micro-batch from now on: half of what the spec says, because an attempt ran out of GPU
+    memory after it had made a step. Absent before that."""
     starting_since: datetime | None = None
-    """From when `startupDeadlineSeconds` runs: when the attempt first had room, later by the times in which
-    it had to wait for room again and in which its checkpoint was read. Absent before that."""
+    """Start of `startupDeadlineSeconds`. That is when the attempt first had its nodes; it moves later
+    while the attempt waits for nodes again or reads its checkpoint. Absent before that."""
     last_failure: LastFailure | None = None
-    """The newest failure or blocker and its cause; it stays until there is something newer."""
+    """The newest failure or blocker and its cause. A failure ended an attempt or the job; a blocker keeps the
+    job from continuing. It stays when that is over, until there is something newer."""
     last_error: ErrorSignature | None = None
-    """The Python error that ended the attempt before this one: the same one again fails the job. Absent where
-    it ended otherwise, or by an error that may pass."""
+    """The Python error that ended the attempt before this one. If this attempt ends with the same error, the
+    job fails. Absent where the earlier attempt ended otherwise, or with an error that may pass."""
     notes: Annotated[str, Field(max_length=1024)] = ""
-    """What must be known beside the conditions: that changes to the spec are not followed, or that the CRD is
-    older than the operator. Ready's message ends with it."""
+    """What to know in addition to the conditions: that changes to the spec are not followed, or that the CRD
+    is older than the operator. The message of Ready ends with it."""
     revision: ShortText = ""
     """Hash of everything that was recorded when the job started."""
     config_digest: ShortText = ""
-    """SHA-256 of the ConfigMap of the revision. From another one no pod is made."""
+    """SHA-256 of the ConfigMap of the revision. No pod is created from another one."""
     image: Annotated[str, Field(max_length=512)] = ""
     """Runtime image, recorded when the job started."""
     image_id: Annotated[str, Field(max_length=512)] = ""
-    """What its node calls the image that the first trainer pod ran. Where that is a digest in the repository
-    of `image`, later pods get the image by it; else a pod that runs another image under the same name is not
-    used."""
+    """What the node of the first trainer pod calls the image that it ran. If that is a digest in the
+    repository of `image`, later pods get the image by the digest. If not, a pod that runs another image under
+    the same name is not used."""
     start_time: datetime | None = None
     """When the first pods were created."""
     completion_time: datetime | None = None

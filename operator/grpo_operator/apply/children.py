@@ -14,10 +14,9 @@ from grpo_operator.apply.refusals import (
     tokens_lost,
 )
 from grpo_operator.children.child import Child
-from grpo_operator.children.config import content_digest
+from grpo_operator.children.config import TOKEN_FILES, content_digest
 from grpo_operator.children.pod import STOPPED_SECONDS
 from grpo_operator.children.restricted import problems_of_pod
-from grpo_operator.children.shared import TOKEN_FILES
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import Client
 from grpo_operator.cluster.kinds import CONFIG_MAPS, PODS, SECRETS, KubeObject
@@ -32,8 +31,8 @@ _WRITES_IN_FLIGHT = 16
 
 
 async def delete_objects(client: Client, cache: Cache, job: JobView, deletions: Iterable[Deletion]) -> bool:
-    """Delete exactly these objects. Returns whether one of them is gone by now, which the watch does not show
-    when it begins after that."""
+    """Delete exactly these objects. Returns whether one of them is gone already: a watch that begins later
+    does not show that."""
     is_one_gone = False
     for deletion in deletions:
         log.info("%s/%s: deleting %s %s", job.namespace, job.name, deletion.kind.name, deletion.name)

@@ -1,4 +1,4 @@
-"""From a write that the API server refused to the reason and the message that a person needs. Pure."""
+"""Turns a write that the API server refused into the reason and the message that a person needs. Pure."""
 
 from collections.abc import Sequence
 

@@ -21,14 +21,14 @@ def stored_status(job: JobView) -> KubeObject:
 
 async def write_status(client: Client, cache: Cache, job: JobView, status: GRPOJobStatus) -> None:
     """Server-side apply of the status, on the very object and state it was planned from, without what the CRD
-    of the cluster lacks. What the stored status shows and the schema lacks stays: to leave it out would
-    remove it, because the operators of all releases write under one field manager.
+    of the cluster lacks. Fields already stored that the schema lacks are kept: to leave them out would
+    remove them, because the operators of all releases write under one field manager.
 
     Raises Conflict when the job has changed since, NotFound when it is gone.
     """
     schema, shown = cache.served_schema, stored_status(job)
     if schema.is_older_than(shown):
-        # an older CRD may have been installed since the job was read: then it is shown no more
+        # an older CRD may have been installed since the job was read: then it is no longer returned
         shown = (await client.get(JOBS, job.namespace, job.name)).get("status", {})
     body = {
         "apiVersion": API_VERSION,

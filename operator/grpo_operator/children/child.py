@@ -8,18 +8,17 @@ from grpo_operator.cluster.kinds import Kind, KubeObject
 
 @dataclass(frozen=True)
 class Child:
-    """An object that the job should own.
-
-    `is_correction`: an object of ours exists and is corrected by server-side apply. `is_expected`: it must
-    exist, and is not made again. Every other child is created, so that a plan made from old state neither
-    takes over nor resurrects an object. `allowed` is what the job adds to a pod.
-    """
+    """An object that the job should own. It is created, and not applied: a plan made from old state neither
+    takes over nor resurrects an object."""
 
     kind: Kind
     body: KubeObject
     is_correction: bool = False
+    """An object of ours exists and is corrected by server-side apply."""
     is_expected: bool = False
+    """It must exist, and is not made again."""
     allowed: PodTemplateSpec | None = None
+    """What the job may add to a pod."""
 
     @property
     def name(self) -> str:

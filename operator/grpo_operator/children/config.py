@@ -1,4 +1,7 @@
-"""The immutable ConfigMap of a run: what its pods read, and what the operator recorded when it started."""
+"""What every pod of a job mounts: the immutable ConfigMap of a run and the Secret with the tokens.
+
+The ConfigMap also holds what the operator recorded when the run started.
+"""
 
 import hashlib
 import json
@@ -7,6 +10,7 @@ from functools import lru_cache
 
 from pydantic import TypeAdapter
 
+from grpo_api.contract import endpoints
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_operator.children.child import Child
 from grpo_operator.children.pod import RUN_CONFIG_KEY
@@ -14,10 +18,11 @@ from grpo_operator.children.rollout import rollout_template
 from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.children.template import Template
 from grpo_operator.children.trainer import trainer_template
-from grpo_operator.cluster.kinds import CONFIG_MAPS, KubeObject
+from grpo_operator.cluster.kinds import CONFIG_MAPS, SECRETS, KubeObject
 
 SPEC_KEY = "spec.json"
 TEMPLATES_KEY = "pods.json"
+TOKEN_FILES = (endpoints.DATA_TOKEN_FILE, endpoints.ADMIN_TOKEN_FILE)
 
 _TEMPLATES = TypeAdapter(dict[str, KubeObject])
 
@@ -37,6 +42,20 @@ def config_map(snapshot: JobSnapshot) -> Child:
                 SPEC_KEY: json.dumps(snapshot.spec.to_object()),
                 TEMPLATES_KEY: json.dumps(_templates(snapshot)),
             },
+        },
+    )
+
+
+def tokens(snapshot: JobSnapshot) -> Child:
+    """The Secret, without its values: they are made when it is created and never read back."""
+    return Child(
+        SECRETS,
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": snapshot.metadata(snapshot.names.tokens),
+            "type": "Opaque",
+            "immutable": True,
         },
     )
 
@@ -70,7 +89,7 @@ def _read_templates(text: str) -> Mapping[str, KubeObject]:
 
 
 def _templates(snapshot: JobSnapshot) -> Mapping[str, KubeObject]:
-    """Those of this release, each that the run needs."""
+    """The pod templates of this release that the run needs."""
     made: dict[str, KubeObject] = {Template.FIRST_TRAINER: trainer_template(snapshot, is_first=True)}
     if snapshot.spec.trainer.num_nodes > 1:
         made[Template.TRAINER] = trainer_template(snapshot, is_first=False)

@@ -1,4 +1,4 @@
-"""What a pod mounts from its namespace: claims, ConfigMaps and the places they get in the container."""
+"""What a pod mounts from its namespace: claims, ConfigMaps and their paths in the container."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -63,7 +63,7 @@ def trainer_position(name: str) -> tuple[int, int] | None:
 
 
 def rollout_place(replica: int) -> str:
-    """What the pods of a replica that follow each other have in common."""
+    """The place that the pods of a replica take one after the other."""
     return f"rollout-{replica}"
 
 

@@ -20,7 +20,7 @@ _COPIED = {
 
 
 def own_mounts(template: PodTemplateSpec | None) -> list[Mount]:
-    """The volumes that a job brings, at each place where it mounts them."""
+    """The volumes that a job brings, at each path where it mounts them."""
     if template is None or template.container is None:
         return []
     volumes = {volume.name: volume for volume in (template.spec and template.spec.volumes) or ()}
@@ -40,7 +40,7 @@ def _own_mount(mount: VolumeMount, volume: PodVolume) -> Mount:
 
 
 def _source(volume: PodVolume) -> KubeObject:
-    """What a volume is, without its name."""
+    """The source of a volume, without its name."""
     return {key: value for key, value in literal(volume.to_object()).items() if key != "name"}
 
 

@@ -9,6 +9,7 @@ from grpo_api.contract.environment import Env, Role
 from grpo_api.contract.run_config import run_config_digest
 from grpo_api.v1alpha1.spec import GRPOJobSpec, ResourcesSpec
 from grpo_api.v1alpha1.spec.pod_template import PodTemplateSpec
+from grpo_operator.children.child import Child
 from grpo_operator.children.mounts import (
     HUB_DIR,
     HUB_TOKEN_DIR,
@@ -23,8 +24,8 @@ from grpo_operator.children.mounts import (
 )
 from grpo_operator.children.overlay import own_mounts, with_overlay
 from grpo_operator.children.snapshot import JobSnapshot
-from grpo_operator.children.template import Open
-from grpo_operator.cluster.kinds import KubeObject
+from grpo_operator.children.template import Open, filled
+from grpo_operator.cluster.kinds import PODS, KubeObject
 
 USER_ID = 1000
 CONFIG_DIR = "/etc/grpo/config"
@@ -56,9 +57,21 @@ _DIRECTORIES = {
 """A numeric user has no entry in /etc/passwd, and libraries ask for a home and a cache."""
 
 
-def given_back_label(given_back: int) -> dict[str, str]:
-    """The label that tells the pods that a job has given back from those it made afterwards."""
-    return {labels.GIVEN_BACK: str(given_back)} if given_back else {}
+def pod_from_template(
+    snapshot: JobSnapshot,
+    template: KubeObject,
+    values: Mapping[Open, str],
+    *,
+    role: Role,
+    grace_seconds: int,
+    given_back: int,
+) -> Child:
+    """A pod as it is created: its template with `values` in it, and what is only known when a pod is created.
+    `given_back` is how often the job had given its nodes back by then: its label distinguishes the pods that
+    were given back from those that came afterwards."""
+    own_labels = {labels.GIVEN_BACK: str(given_back)} if given_back else {}
+    pod = filled(template, values, labels=own_labels, grace_seconds=grace_seconds)
+    return Child(PODS, pod, allowed=pod_template_of(snapshot.spec, role=role))
 
 
 def pod_template(
@@ -163,7 +176,7 @@ def resources(spec: ResourcesSpec) -> dict[str, Any]:
 def http_probe(
     path: str, *, port: int, period_seconds: int, failures: int, timeout_seconds: int = 5
 ) -> KubeObject:
-    """A probe that gives up after `failures` times `period_seconds`."""
+    """A probe that fails after `failures` times `period_seconds`."""
     return {
         "httpGet": {"path": path, "port": port},
         "periodSeconds": period_seconds,

@@ -1,7 +1,8 @@
-"""What no pod of ours is, whatever it was made from: what Pod Security `restricted` refuses, and more. Pure.
+"""Checks each pod before it is created, whatever it was made from: it has nothing that Pod Security
+`restricted` refuses, nor certain rights besides. Pure.
 
-A namespace need not enforce that, and a user who may create GRPOJobs or ConfigMaps in it need not be allowed
-to create pods.
+A namespace need not enforce `restricted`, and a user who may create GRPOJobs or ConfigMaps in it need not be
+allowed to create pods.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,12 +15,12 @@ _POD_FIELDS = ("hostPID", "hostIPC", "shareProcessNamespace", "initContainers", 
 _POD_CONTEXT = {"runAsNonRoot", "runAsUser", "runAsGroup", "fsGroup", "fsGroupChangePolicy", "seccompProfile"}
 _CONTAINER_CONTEXT = {"allowPrivilegeEscalation", "readOnlyRootFilesystem", "capabilities"}
 _APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
-"""Of the annotations that choose a profile, one for each container."""
+"""Prefix of the annotations that choose an AppArmor profile, one for each container."""
 
 
 def problems_of_pod(pod: KubeObject, *, allowed: PodTemplateSpec | None) -> list[str]:
-    """What a pod has that it may not have. `allowed` is the job's own `podTemplate`, which may name a
-    ServiceAccount and ask for the network of the node."""
+    """Everything that Pod Security `restricted` forbids in a pod. `allowed` is the job's own `podTemplate`,
+    which may name a ServiceAccount and ask for the network of the node."""
     metadata, spec = pod["metadata"], pod["spec"]
     return [
         *_of_annotations(metadata.get("annotations", {})),

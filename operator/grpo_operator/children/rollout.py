@@ -8,16 +8,15 @@ from grpo_api.contract.environment import Env, Role
 from grpo_operator.children.child import Child
 from grpo_operator.children.mounts import weights, weights_secrets
 from grpo_operator.children.pod import (
-    given_back_label,
     grace_seconds_of,
     http_probe,
+    pod_from_template,
     pod_template,
-    pod_template_of,
     resources,
 )
 from grpo_operator.children.snapshot import JobSnapshot
-from grpo_operator.children.template import Open, Template, filled
-from grpo_operator.cluster.kinds import PODS, KubeObject
+from grpo_operator.children.template import Open, Template
+from grpo_operator.cluster.kinds import KubeObject
 
 GRACE_SECONDS = 30
 
@@ -38,13 +37,13 @@ def rollout_pod(
         Open.FIRST_ROLLOUT: snapshot.names.rollout(replica=replica, incarnation=incarnation),
     }
     grace_seconds = grace_seconds_of(snapshot.spec, role=Role.ROLLOUT) or GRACE_SECONDS
-    own_labels = given_back_label(given_back)
-    pod = filled(template, values, labels=own_labels, grace_seconds=grace_seconds)
-    return Child(PODS, pod, allowed=pod_template_of(snapshot.spec, role=Role.ROLLOUT))
+    return pod_from_template(
+        snapshot, template, values, role=Role.ROLLOUT, grace_seconds=grace_seconds, given_back=given_back
+    )
 
 
 def rollout_template(snapshot: JobSnapshot, *, is_first: bool = True) -> KubeObject:
-    """What rollout pods are made from, in a job that has some. Of the pods of one engine only the first has a
+    """The template of rollout pods, in a job that has some. Of the pods of one engine only the first has a
     server; the others have workers, which meet at the first."""
     assert snapshot.spec.rollout is not None
     name, has_several = Open.NAME.value, snapshot.nodes_per_engine > 1

@@ -19,18 +19,16 @@ from grpo_operator.cluster.kinds import KubeObject
 
 @dataclass(frozen=True)
 class JobSnapshot:
-    """The spec and the image of one job as they were when it started, with its names.
-
-    `spec` names the mode and the weight-sync backend, never `Auto`. `revision` is the hash of
-    what must not change.
-    """
+    """The spec and the image of one job as they were when it started, with its names."""
 
     namespace: str
     job: str
     uid: str
     spec: GRPOJobSpec
+    """It names the mode and the weight-sync backend, never `Auto`."""
     image: str
     revision: str
+    """The hash of what must not change."""
     templates: Mapping[str, KubeObject] = field(default_factory=dict)
     """The templates of its pods, as it started with them; empty before they are stored."""
 
@@ -46,13 +44,13 @@ class JobSnapshot:
         backend: WeightSyncBackend | None = None,
         checkpoints: str | None = None,
     ) -> "JobSnapshot":
-        """The snapshot of the spec as it is now. What `Auto` means is decided here and never again: it names
-        the mode and the weight-sync backend, whatever a later release would choose. `backend` is that of
-        a job which has started, and `checkpoints` where those are that `resumeFrom` names."""
+        """The snapshot of the spec as it is now. What `Auto` means is decided here and never again, whatever
+        a later release would choose. `backend` is that of a job which has started, and `checkpoints` the
+        path of the checkpoints that `resumeFrom` names."""
         taken = with_backend(spec, (backend or backend_of(spec).backend).value)
         taken = taken.model_copy(update={"mode": spec.resolved_mode})
         if taken.resume_from is not None and checkpoints is not None:
-            resume_from = taken.resume_from.found_at(checkpoints)
+            resume_from = taken.resume_from.with_source(checkpoints)
             taken = taken.model_copy(update={"resume_from": resume_from})
         return cls(namespace, job, uid, taken, image, _revision(taken, uid=uid, image=image))
 
@@ -91,7 +89,7 @@ class JobSnapshot:
 
     @cached_property
     def run_config_text(self) -> str:
-        """It as the file that the pods read."""
+        """The RunConfig as the file that the pods read."""
         return json.dumps(self.config.to_object(), indent=2)
 
     def metadata(self, name: str, *, role: str = "", extra: dict[str, str] | None = None) -> KubeObject:
@@ -126,8 +124,8 @@ class JobSnapshot:
         }
 
     def selector(self, role: str) -> dict[str, str]:
-        """Labels that select exactly this job's pods of a role; of an engine of several pods the one with the
-        server, which is the only one to be called, and one for each replica that is counted."""
+        """Labels that select exactly this job's pods of a role. Of an engine of several pods they select the
+        one with the server: nothing calls the others, and `kubectl scale` counts one pod for each replica."""
         own = {labels.JOB_UID: self.uid, labels.ROLE: str(role)}
         has_workers = role == Role.ROLLOUT and self.nodes_per_engine > 1
         return own | ({labels.NODE_INDEX: "0"} if has_workers else {})

@@ -26,7 +26,8 @@ class Template(StrEnum):
 
 
 class Open(StrEnum):
-    """What a template leaves open. The value stands in its strings; no name in Kubernetes can contain it."""
+    """The values that a template leaves open. The value stands in its strings; no name in Kubernetes can
+    contain it."""
 
     NAME = "${name}"
     """Name of the pod, and its host name."""
@@ -52,7 +53,7 @@ class Open(StrEnum):
 
 
 def literal(value: Any) -> Any:
-    """A part of a template in which nothing is open, whatever it looks like."""
+    """A part of a template that pods get as it is, even where it contains a name of `Open`."""
     if isinstance(value, str):
         return value.replace("${", f"{Open.DOLLAR.value}{{")
     if isinstance(value, dict):

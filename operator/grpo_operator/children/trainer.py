@@ -1,23 +1,22 @@
 """Trainer pods: the supervisor with its training processes. A pod never restarts alone: all of them do."""
 
 from grpo_api.contract import endpoints, labels
+from grpo_api.contract.endpoints import HEARTBEAT_FILE, HEARTBEAT_STALE_SECONDS
 from grpo_api.contract.environment import Env, Role
 from grpo_api.contract.graces import estimated_save_seconds, ranks_grace_seconds, trainer_grace_seconds
-from grpo_api.contract.heartbeat import HEARTBEAT_FILE, HEARTBEAT_STALE_SECONDS
 from grpo_operator.children.child import Child
 from grpo_operator.children.mounts import Mount, resumed, secrets, weights
 from grpo_operator.children.pod import (
     OUTPUT_DIR,
-    given_back_label,
     grace_seconds_of,
     http_probe,
+    pod_from_template,
     pod_template,
-    pod_template_of,
     resources,
 )
 from grpo_operator.children.snapshot import JobSnapshot
-from grpo_operator.children.template import Open, Template, filled
-from grpo_operator.cluster.kinds import PODS, KubeObject
+from grpo_operator.children.template import Open, Template
+from grpo_operator.cluster.kinds import KubeObject
 
 _LOOPBACK = "127.0.0.1"
 
@@ -55,8 +54,9 @@ def trainer_pod(
         Open.RANKS_GRACE: str(ranks_grace_seconds(grace_seconds)),
         Open.ROLLOUT_REPLICAS: str(snapshot.num_engines),
     }
-    own_labels = given_back_label(given_back)
-    pod = filled(template, values, labels=own_labels, grace_seconds=grace_seconds)
+    pod = pod_from_template(
+        snapshot, template, values, role=Role.TRAINER, grace_seconds=grace_seconds, given_back=given_back
+    )
     # not open in the template: a job has them later, if at all
     later = {Env.MICRO_BATCH_TOKENS: micro_batch_tokens, Env.CHECKPOINT_STEP: checkpoint_step}
     # not open either: they may change between two attempts
@@ -64,13 +64,13 @@ def trainer_pod(
         Env.STALL_TIMEOUT_SECONDS: snapshot.spec.stall_timeout_seconds,
         Env.STARTUP_DEADLINE_SECONDS: snapshot.spec.startup_deadline_seconds,
     }
-    [container] = pod["spec"]["containers"]
+    [container] = pod.body["spec"]["containers"]
     container["env"] += [
         {"name": name.value, "value": str(value)}
         for name, value in (limits | later).items()
         if value is not None
     ]
-    return Child(PODS, pod, allowed=pod_template_of(snapshot.spec, role=Role.TRAINER))
+    return pod
 
 
 def needs_service(snapshot: JobSnapshot) -> bool:
@@ -80,7 +80,7 @@ def needs_service(snapshot: JobSnapshot) -> bool:
 
 
 def trainer_template(snapshot: JobSnapshot, *, is_first: bool) -> KubeObject:
-    """What trainer pods are made from; the first hosts the rendezvous, mounts the claim and uploads the
+    """The template of trainer pods. The first hosts the rendezvous, mounts the claim and uploads the
     model."""
     service, has_others = snapshot.names.service(Role.TRAINER), needs_service(snapshot)
     metadata = snapshot.metadata(
@@ -127,8 +127,8 @@ def _liveness_probe() -> KubeObject:
     """Ends a pod whose supervisor hangs. Looks at the supervisor's heartbeat file inside the pod, because a
     failed probe ends the attempt, and a port can be flooded.
 
-    No file is no failure: the runtime has not begun yet. It is the shell and coreutils, which cost
-    milliseconds.
+    Without a file the probe succeeds: the runtime has not begun yet. It runs the shell and coreutils, which
+    takes milliseconds.
     """
     script = (
         f'beat=$(stat -c %Y "${Env.HEARTBEAT_FILE}" 2>/dev/null) || exit 0; age=$(($(date +%s) - beat)); '

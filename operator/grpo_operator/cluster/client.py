@@ -14,7 +14,6 @@ import aiohttp
 from kubernetes.aio import client as kube
 
 from grpo_operator.cluster import errors
-from grpo_operator.cluster.bounded_read import read_at_most
 from grpo_operator.cluster.configuration import Credentials, load_configuration
 from grpo_operator.cluster.kinds import Kind, KubeObject
 from grpo_operator.cluster.server_clock import ServerClock
@@ -272,6 +271,18 @@ class Client:
         finally:
             self._in_flight[api] -= 1
             await self._close_unused(api)
+
+
+async def read_at_most(stream: aiohttp.StreamReader, *, num_bytes: int) -> bytes:
+    """The whole body, or its first `num_bytes`: the other side chooses how long it is. A single read would
+    return only what has arrived by then."""
+    body = bytearray()
+    while len(body) < num_bytes:
+        chunk = await stream.read(num_bytes - len(body))
+        if not chunk:
+            break
+        body += chunk
+    return bytes(body)
 
 
 def _is_going(meta: KubeObject) -> bool:

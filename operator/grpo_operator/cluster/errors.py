@@ -39,7 +39,7 @@ class ServerFailed(Transient):
 
 class VersionsWentBack(KubernetesError):
     """The versions of the cluster's state went back: its store was restored from a backup. What this process
-    holds is newer than the cluster, and stays so; only a new process sees what is there."""
+    has cached is newer than the cluster, so only a new process sees what is there."""
 
 
 def require_no_step_back(version: int, *, known: int) -> None:

@@ -5,8 +5,7 @@ from typing import Any
 from urllib.parse import quote
 
 from grpo_api.contract.labels import MANAGED_BY, OPERATOR
-from grpo_api.group import GROUP
-from grpo_api.v1alpha1.job import KIND, PLURAL, VERSION
+from grpo_api.v1alpha1.job import GROUP, KIND, PLURAL, VERSION
 
 KubeObject = dict[str, Any]
 """A Kubernetes object as plain JSON-like data."""
@@ -24,7 +23,7 @@ class Kind:
 
     @property
     def api_version(self) -> str:
-        """As in a manifest's apiVersion."""
+        """The apiVersion of a manifest."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None, name: str = "") -> str:

@@ -2,7 +2,7 @@
 
 Whether the Lease has expired is decided on our own clock, from the moment we saw the Lease change, and not by
 the times written in it: the clocks of two machines differ. Every write carries the resourceVersion it was
-decided on, so of two candidates only one succeeds. A holder that cannot renew the Lease gives up well before
+decided on, so of two candidates only one succeeds. A holder that cannot renew the Lease stops well before
 another candidate may take it.
 
 `kubernetes.aio.leaderelection` is not used. Its requests have no deadline, so one that hangs outlives the
@@ -35,7 +35,7 @@ class LeadershipLostError(errors.KubernetesError):
 @dataclass(frozen=True)
 class LeaseTimes:
     """In seconds. Other candidates wait `duration` after the last renewal that they saw. The holder tries to
-    renew every `retry` and begins no try after `renew_deadline`, so it gives up at the latest
+    renew every `retry` and begins no try after `renew_deadline`, so it stops at the latest
     `renew_deadline + retry` after its last renewal. The rest of `duration` is for requests under way."""
 
     duration: int = 15

@@ -1,4 +1,4 @@
-"""The API server's clock, as its answers tell it."""
+"""The API server's clock, as its answers show it."""
 
 import logging
 import time
@@ -51,8 +51,8 @@ class ServerClock:
         difference = zero - self._zero
         if abs(difference) > _TOLERATED:
             log.warning(
-                "the API server's clock is %+.0f s from the one that this operator went by: it goes by the "
-                "API server's",
+                "the API server's clock is %+.0f s from the one that this operator used so far: it uses the "
+                "API server's from now on",
                 difference.total_seconds(),
             )
             self._zero = zero

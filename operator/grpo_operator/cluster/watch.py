@@ -56,7 +56,7 @@ class _NoHandlerProgress(kopf.ProgressStorage):
 
 
 def kopf_settings() -> kopf.OperatorSettings:
-    """What kopf is told: to watch, and to write nothing."""
+    """The settings of kopf: to watch, and to write nothing."""
     settings = kopf.OperatorSettings()
     settings.persistence.diffbase_storage = _NoDiffs()
     settings.persistence.progress_storage = _NoHandlerProgress()
@@ -85,7 +85,7 @@ async def watch(
 ) -> None:
     """Watch until `stop` is set. `started` is set once kopf has installed its signal handlers.
 
-    Raises when kopf gives up; that ends the process.
+    Raises when kopf stops; that ends the process.
     """
     registry = kopf.OperatorRegistry()
 

@@ -54,8 +54,8 @@ class Cache:
 
     States may arrive late and out of order, such as a watch event from before our own write, or a list that
     began before a create. So an older state never replaces a newer one, and a state from before the deletion
-    of an object is not taken in again. A state that is as new as its deletion shows that it was none: a watch
-    with a label selector also says DELETED when an object loses the label.
+    of an object is not taken in again. A state of the same version as a deletion shows that the object
+    exists: a watch with a label selector also says DELETED when an object loses the label.
     """
 
     def __init__(self) -> None:

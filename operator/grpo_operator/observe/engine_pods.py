@@ -61,7 +61,7 @@ def _as_one(members: tuple[PodView, ...], *, num_nodes: int) -> EngineView:
 
 
 def _phase(members: Sequence[PodView]) -> str:
-    """`Failed` when one has ended: an engine does not go on without it, however it ended."""
+    """`Failed` when one has ended: an engine does not continue without it, however it ended."""
     if any(pod.is_over for pod in members):
         return "Failed"
     return "Running" if all(pod.phase == "Running" for pod in members) else "Pending"

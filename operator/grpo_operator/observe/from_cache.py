@@ -20,7 +20,7 @@ from grpo_operator.observe.cache import Cache, Key
 from grpo_operator.observe.engine_pods import as_engines
 from grpo_operator.observe.observed import JobAndPods, JobView, Observed, OtherJob, Remembered
 from grpo_operator.observe.pod_view import pod_view
-from grpo_operator.observe.pruned import DIGEST
+from grpo_operator.observe.stored import DIGEST
 
 
 class UnreadableStatusError(Exception):
@@ -77,8 +77,8 @@ def observe(cache: Cache, found: JobAndPods, remembered: Remembered) -> Observed
 
 
 def _other_job(cache: Cache, job: JobView) -> OtherJob | None:
-    """The job that `resumeFrom.job` names, while `job` waits for it: the one of that name, or the one that it
-    had when its place was written down, of which perhaps only pods are left."""
+    """The job that `resumeFrom.job` names, while `job` waits for it. Once the path of its checkpoints is
+    written down, it is the job of that uid, of which perhaps only pods are left."""
     resume = job.spec.resume_from if job.spec and job.status.attempt == 0 else None
     if resume is None or resume.job is None:
         return None

@@ -10,7 +10,7 @@ from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.observe.observed import PodView
 
 _SCHEME = re.compile(r"^[a-z-]+://")
-"""Before the id that nodes with Docker report."""
+"""Scheme before the id that nodes with Docker report."""
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}$")
 _DEFAULT_REGISTRY = "docker.io"
 _NO_REGISTRY = "localhost"

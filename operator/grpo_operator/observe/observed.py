@@ -30,7 +30,7 @@ class JobView:
     problem: str
     status: GRPOJobStatus
     accepted_loss: str = ""
-    """What its annotation gives up: the step of a checkpoint that is no longer there."""
+    """The loss that its annotation accepts: the step of a checkpoint that is no longer there."""
     finalizers: tuple[str, ...] = ()
 
     @property
@@ -97,7 +97,7 @@ class PodView:
     """Whether its containers have ended and its node has not reported the end of the pod yet. An eviction
     shows only in that report, a moment after the containers ended."""
     node_index: int = 0
-    """Of a rollout pod its index among those of its engine."""
+    """Index of a rollout pod among the pods of its engine."""
 
     @property
     def pods(self) -> tuple["PodView", ...]:
@@ -166,8 +166,8 @@ class Liveness:
     answered_at: datetime
     """When it last answered."""
     quiet_seconds: float = 0.0
-    """For how long its answers have shown no change. Of the time between two answers `LONGEST_GAP_SECONDS`
-    count at most: nobody knows what it did meanwhile, and a clock may have been set."""
+    """How long its answers have shown no change. Of the time between two answers, at most
+    `LONGEST_GAP_SECONDS` count: nobody knows what it did meanwhile, and a clock may have been set."""
 
 
 @dataclass(frozen=True)
@@ -186,9 +186,9 @@ class TrainerReport:
     silent_since: datetime | None = None
     """When this process first got no answer; None while it answers."""
     absence: EngineAbsence = field(default_factory=EngineAbsence)
-    """For how long its answers have told of no Current engine."""
+    """How long its answers have named no Current engine."""
     hung_since: Mapping[str, datetime] = field(default_factory=dict)
-    """Engines that its newest report calls hung, by instance: since when this process has been told so."""
+    """Engines that its newest report calls hung, by instance: since when this process has known it."""
     is_written: bool = False
     """Whether this process has written it into the status."""
     is_superseded: bool = False
@@ -271,15 +271,15 @@ class Remembered:
     failing_since: datetime | None = None
     """When this process first saw a trainer pod of the current attempt fail."""
     highest_incarnations: Mapping[int, int] = field(default_factory=dict)
-    """By replica the highest incarnation of a rollout pod that this process has ever seen."""
+    """The highest incarnation of a rollout pod that this process has seen, by replica."""
     found_engines: frozenset[tuple[int, int]] = frozenset()
     """(replica, incarnation) of the engines that were there when this process first looked."""
     seen_pods: frozenset[str] = frozenset()
     """Names of rollout pods that this process has seen, of engines of which a pod is still there."""
     other_builds: Mapping[int, OtherBuild] = field(default_factory=dict)
-    """By replica the newest rollout pod that this process saw run another build of the image."""
+    """The newest rollout pod that this process saw run another build of the image, by replica."""
     early_ends: Mapping[str, EarlyEnd] = field(default_factory=dict)
-    """By place, which is the name of a trainer pod or `rollout_place` of a replica."""
+    """Early ends by the name of a trainer pod or `rollout_place` of a replica."""
     refusal: Refusal | None = None
     """The child that the API server refused at the last try, if it refused one."""
     tokens_made_at: datetime | None = None

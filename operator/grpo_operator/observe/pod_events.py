@@ -12,7 +12,7 @@ from grpo_operator.cluster.client import Client
 from grpo_operator.cluster.kinds import EVENTS, PODS, KubeObject
 from grpo_operator.observe.cache import Cache, Key, job_key
 from grpo_operator.observe.pod_view import is_silent
-from grpo_operator.observe.pruned import pruned
+from grpo_operator.observe.stored import pruned
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class EventReader:
                     keep=partial(pruned, EVENTS),
                 )
         except errors.KubernetesError as error:
-            # Without Events only the explanation is poorer, so everything else goes on.
+            # Without Events only the explanation is poorer, so everything else continues.
             if str(error) != self._logged_error:
                 log.warning("the Events of %s/%s cannot be read: %s", meta["namespace"], meta["name"], error)
             self._logged_error = str(error)

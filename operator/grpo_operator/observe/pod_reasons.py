@@ -1,4 +1,4 @@
-"""From what a scheduler, a kubelet or an Event says to a reason and a message that names the fix."""
+"""Turns what a scheduler, a kubelet or an Event says into a reason and a message that names the fix."""
 
 import re
 from collections.abc import Sequence
@@ -82,8 +82,8 @@ def not_scheduled(reason: str, message: str, *, role: str) -> ReasonMessage:
 
 
 def not_seen(scheduler: str, *, role: str) -> ReasonMessage:
-    """That the scheduler of a pod does not look at it, and what to do. `role` names its section of the
-    spec."""
+    """The reason that the scheduler of a pod does not look at it, and what to do. `role` names its section of
+    the spec."""
     if scheduler == _DEFAULT_SCHEDULER:
         fix = f"the scheduler of the cluster ({scheduler}) is down or far behind"
     else:
@@ -111,8 +111,9 @@ def not_pulled(
 
 
 def no_folder(message: str, spec: KubeObject) -> str | None:
-    """That the folder of a mount cannot be made on its claim, and what to do; None for any other message of a
-    kubelet about a container. `spec` is that of the pod. The kubelet tells the cause to its own log only."""
+    """The message that the folder of a mount cannot be made on its claim, and what to do; None for any other
+    message of a kubelet about a container. `spec` is that of the pod. The kubelet writes the cause to its own
+    log only."""
     found = _NO_FOLDER.search(message)
     if found is None:
         return None
@@ -154,7 +155,7 @@ def not_started(events: Sequence[KubeObject]) -> ReasonMessage | None:
     reason, message = newest.get("reason", ""), newest.get("message", "").strip()
     if reason == FAILED_MOUNT:
         return ReasonMessage(reason, f"a volume cannot be mounted: {message}")
-    return reason_message(reason, message or "its node says no more than that")
+    return reason_message(reason, message or "its node gives no further details")
 
 
 def _is_summary(event: KubeObject) -> bool:

@@ -216,7 +216,7 @@ def _start_problem(
     if reason not in _NORMAL_WAITING:
         return reason_message(reason, no_folder(message, item["spec"]) or message or reason)
     if status.get("phase") == "Failed" and status.get("reason"):
-        return reason_message(status["reason"], status.get("message") or "its node did not say more")
+        return reason_message(status["reason"], status.get("message") or "its node gives no further details")
     return not_started(events) if is_silent(item) else None
 
 

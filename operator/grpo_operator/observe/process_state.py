@@ -29,13 +29,15 @@ from grpo_operator.observe.observed import (
 UNREACHABLE_SECONDS = 60.0
 """How long a trainer may give no answer before the status says so."""
 OLD_SECONDS = 60.0
-"""A report is no longer what the trainer says now. Each trainer is asked every few seconds."""
+"""Age from which a report does not say what the trainer does now. Each trainer is asked every few seconds."""
 EARLY_SECONDS = 60.0
-"""A pod that others take away younger than this is made again with a pause, from the second in a row on."""
+"""Pods that others take away before they are this old: from the second in a row, the next is made with a
+pause."""
 CONFLICTS = Backoff(first_seconds=0.2, limit_seconds=60.0)
-"""From the second conflict in a row on: the first is mended by what it brings."""
+"""Pause between tries, from the second conflict in a row on. The first brings the newer state of the job, and
+the next try follows at once."""
 REFUSED = Backoff(first_seconds=10.0, limit_seconds=138.0)
-"""Between two tries of a child that the API server refuses; with the jitter at most three minutes."""
+"""Pause between two tries of a child that the API server refuses; with the jitter at most three minutes."""
 ASK_AGAIN_SECONDS = 60.0
 """How long after the API server had no such child it is asked again for one that a person may restore."""
 
@@ -54,7 +56,7 @@ class _Entry:
     try_again_at: datetime | None = None
     """When the child that was refused is tried again."""
     highest_incarnations: dict[int, int] = field(default_factory=dict)
-    """By replica."""
+    """The highest incarnation by replica."""
     found_engines: frozenset[tuple[int, int]] | None = None
     """(replica, incarnation) of each that was there at the first look; None before it."""
     seen_pods: frozenset[str] = frozenset()
@@ -67,7 +69,7 @@ class _Entry:
     alive: dict[str, tuple[str, datetime]] = field(default_factory=dict)
     """Pods at the last look, and those made since: place and creation by name."""
     early_ends: dict[str, EarlyEnd] = field(default_factory=dict)
-    """By place."""
+    """Early ends by the name that `_place_of` gives."""
     num_conflicts: int = 0
     """Writes of the status in a row that met a newer state of the job."""
     tokens_made_at: datetime | None = None
@@ -132,7 +134,7 @@ class ProcessState:
             return False
         message = (
             f"the trainer has not answered the operator for {UNREACHABLE_SECONDS:.0f} s ({why}): it may "
-            "train on, but nothing is known of it"
+            "still train, but its progress is not known"
         )
         problem = ReasonMessage(Reason.PROGRESS_UNREACHABLE, message)
         return self.remember_report_problem(key, problem, uid=uid, attempt=attempt)
@@ -171,7 +173,7 @@ class ProcessState:
         self._entry(key).tokens_made_at = now
 
     def mark_superseded(self, key: Key) -> None:
-        """Another operator has written the job: what this one was told before may be older than what the
+        """Another operator has written the job: what this one read before may be older than what the
         other knows."""
         entry = self._entry(key)
         entry.report = replace(entry.report, is_superseded=True)
@@ -349,8 +351,8 @@ def _liveness(known: Liveness | None, *, has_changed: bool, now: datetime) -> Li
 
 
 def _as_of(report: TrainerReport, *, now: datetime) -> TrainerReport:
-    """The report, as one of a trainer that does not answer where it is old: this process may have stood
-    still, and the trainer gone on."""
+    """The report; one that is old becomes that of a trainer that does not answer, because this process may
+    have been suspended while the trainer continued."""
     heard = report.liveness
     if heard is None or report.silent_since or (now - heard.answered_at).total_seconds() <= OLD_SECONDS:
         return report

@@ -14,8 +14,7 @@ from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.contract.versions import SchemaSkewError, require_schema_version
 from grpo_operator.children.names import trainer_position
 from grpo_operator.cluster import errors
-from grpo_operator.cluster.bounded_read import read_at_most
-from grpo_operator.cluster.client import Client
+from grpo_operator.cluster.client import Client, read_at_most
 from grpo_operator.cluster.configuration import is_in_cluster
 from grpo_operator.cluster.kinds import KubeObject
 from grpo_operator.observe.cache import Cache, Key

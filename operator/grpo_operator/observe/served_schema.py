@@ -47,7 +47,7 @@ class ServedSchema:
 
 
 EVERYTHING = ServedSchema()
-"""For a cluster that has the operator's own CRD, or of which nothing is known."""
+"""The schema of a cluster that has the operator's own CRD, or of which nothing is known."""
 
 
 def compare(served: Schema | None, *, release: str) -> ServedSchema:

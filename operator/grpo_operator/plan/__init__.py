@@ -14,11 +14,7 @@ from grpo_operator.observe.observed import Observed
 from grpo_operator.permissions import NO_PERMISSIONS, Permissions
 from grpo_operator.plan.draft import Draft, Plan, Policy, Stage
 from grpo_operator.plan.events import events_of
-from grpo_operator.plan.policies.beginning import (
-    require_network_policy,
-    require_permission,
-    wait_until_readable,
-)
+from grpo_operator.plan.policies.beginning import require_network_policy, require_permission
 from grpo_operator.plan.policies.completion import complete_when_done
 from grpo_operator.plan.policies.conditions import write_conditions
 from grpo_operator.plan.policies.counts import count_pods
@@ -30,7 +26,7 @@ from grpo_operator.plan.policies.resume import resume_after_another
 from grpo_operator.plan.policies.rollout import keep_replicas, replace_hung
 from grpo_operator.plan.policies.room import wait_for_room
 from grpo_operator.plan.policies.shared import provide_network_policy, provide_shared
-from grpo_operator.plan.policies.snapshot import begin, keep_snapshot, pin_image
+from grpo_operator.plan.policies.snapshot import begin, keep_snapshot, pin_image, wait_until_readable
 from grpo_operator.plan.policies.startup import keep_startup_deadline
 from grpo_operator.plan.policies.trainer import end_earlier_attempts, keep_trainers
 from grpo_operator.settings import GIVE_BACK_TIMES, GiveBackTimes
@@ -79,7 +75,7 @@ def life_cycle(
         (end_attempt_on_failure, during(active, held_back)),
         # an attempt gets to its first step in time
         (keep_startup_deadline, during(active)),
-        # checkpoints that are gone are given up by a person only
+        # only a person accepts that checkpoints are gone
         (accept_loss, during(left_alone, active, held_back)),
         # older attempts go before the current one comes
         (end_earlier_attempts, during(active, held_back)),
@@ -87,7 +83,7 @@ def life_cycle(
         (wait_for_room(give_back), during(active, held_back)),
         # the gang of the current attempt
         (keep_trainers, during(active)),
-        # an engine that hangs gives its place up
+        # an engine that hangs is replaced
         (replace_hung, during(active)),
         # rollout pods once the gang has nodes, replaced at once
         (keep_replicas, during(active)),
@@ -120,7 +116,7 @@ def make_plan(
     give_back: GiveBackTimes = GIVE_BACK_TIMES,
     permissions: Permissions = NO_PERMISSIONS,
 ) -> Plan:
-    """What to do about a job. One that is being deleted only gives up its pods: its children are
+    """What to do about a job. One that is being deleted only loses its pods: its children are
     garbage-collected."""
     draft = Draft.begin(observed, now)
     decisions = life_cycle(

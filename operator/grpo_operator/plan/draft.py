@@ -64,29 +64,31 @@ class Stop:
 
 @dataclass(frozen=True)
 class Draft:
-    """A plan in the making.
-
-    `facts` are those of the attempt in `status`. `known_snapshot` says what the job runs; None where that is
-    not known. `waits_for` says what keeps trainer pods from being made, and `rollout_waits_for` what keeps a
-    rollout pod from being made. `early_end` says why a pod that others took away is not made again yet.
-    `given_up_engines` says by uid why engines that run are replaced. `left_alone` says why the job is in that
-    stage. `notes` are those of this operator for the condition Ready.
-    """
+    """A plan in the making."""
 
     status: GRPOJobStatus
     facts: AttemptFacts
+    """The facts of the attempt in `status`."""
     stage: Stage
     known_snapshot: JobSnapshot | None = None
-    waits_for: str = ""
-    rollout_waits_for: ReasonMessage | None = None
-    early_end: ReasonMessage | None = None
-    given_up_engines: Mapping[str, str] = field(default_factory=dict)
+    """What the job runs; None where that is not known."""
     left_alone: ReasonMessage | None = None
+    """Why the job is left alone, in that stage."""
+    waits_for: ReasonMessage | None = None
+    """What keeps trainer pods from being made. The conditions say it."""
+    rollout_waits_for: ReasonMessage | None = None
+    """What keeps a rollout pod from being made. The conditions say it."""
+    early_end: ReasonMessage | None = None
+    """Why a pod that others took away is not made again yet."""
+    given_up_engines: Mapping[str, str] = field(default_factory=dict)
+    """Why engines that run are replaced, by uid."""
     create: tuple[Child, ...] = ()
     delete: tuple[Deletion, ...] = ()
     stop: tuple[Stop, ...] = ()
     requeue_after: float | None = None
+    """Seconds after which to plan again at the latest; None for when something happens."""
     notes: str = ""
+    """What this operator notes in the condition Ready."""
 
     @classmethod
     def begin(cls, observed: Observed, now: datetime) -> "Draft":
@@ -158,7 +160,7 @@ class EventDraft:
 
     @property
     def identity(self) -> tuple[str, str]:
-        """What makes it the same Event as another: the reason and the key."""
+        """The identity of an Event: its reason and its key."""
         return self.why.reason, self.key
 
 

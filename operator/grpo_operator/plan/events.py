@@ -34,7 +34,8 @@ def _beginning(draft: Draft, observed: Observed) -> Iterator[EventDraft]:
         why = ReasonMessage(Reason.WAITING_FOR_ROOM, running.message)
         yield EventDraft(why, key=str(new.given_back), is_warning=True)
     if old.highest_checkpoint_step is not None and new.highest_checkpoint_step is None:
-        lost = f"the checkpoint of step {old.highest_checkpoint_step} is given up, as the annotation says"
+        step = old.highest_checkpoint_step
+        lost = f"the checkpoint of step {step} is accepted as lost, as the annotation says"
         why = ReasonMessage(Reason.LOSS_ACCEPTED, f"attempt {new.attempt} begins with what is there: {lost}")
         yield EventDraft(why, key=str(new.attempt), is_warning=True)
     report = draft.facts.new_progress
@@ -59,8 +60,8 @@ def _resumed(status: GRPOJobStatus, observed: Observed) -> str:
     load = spec.resume_from.load if spec and spec.resume_from else ResumeLoad.CHECKPOINT
     what = "the checkpoint" if load is ResumeLoad.CHECKPOINT else "the weights of the checkpoint"
     job = f" of GRPOJob {status.resumed_from.job}" if status.resumed_from.job else ""
-    place = f"which is at {status.resumed_from.source}"
-    return f"the run began with {what} of step {status.resumed_from.step}{job}, {place}"
+    where = f"which is at {status.resumed_from.source}"
+    return f"the run began with {what} of step {status.resumed_from.step}{job}, {where}"
 
 
 def _replacements(draft: Draft, observed: Observed) -> Iterator[EventDraft]:

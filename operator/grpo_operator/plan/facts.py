@@ -10,9 +10,9 @@ from grpo_api.judge.clocks import has_begun
 from grpo_api.v1alpha1.status import ConditionStatus, ConditionType, GRPOJobStatus, Phase
 from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.observe.observed import Observed, PodView
-from grpo_operator.plan.advice import with_advice
 from grpo_operator.plan.blockers import Blocker, engine_blocker, trainer_blocker
 from grpo_operator.plan.conditions import condition, is_true
+from grpo_operator.plan.last_failure import with_advice
 from grpo_operator.plan.termination import termination_message_of
 
 
@@ -158,8 +158,8 @@ def _first_step(
     is_running: bool,
     is_missing: bool,
 ) -> FirstStep:
-    """From what the trainer reports, and what the status tells of it. Where a pod has failed or is gone, the
-    attempt may have begun while no operator was there to see it."""
+    """When the attempt made its first step, by the trainer's report and the status. Where a pod has failed or
+    is gone, the attempt may have begun while no operator was there to see it."""
     known, progress = observed.job.status, _last_progress(observed, attempt=status.attempt)
     if known.attempt == status.attempt and _has_trained(known):
         return FirstStep.BEGUN
@@ -192,7 +192,8 @@ def _last_progress(observed: Observed, *, attempt: int) -> Progress | None:
 
 
 def _new_progress(observed: Observed, first: PodView | None, *, attempt: int) -> Progress | None:
-    """From the termination message of trainer pod 0, if it ended between two polls, else from the last poll.
+    """The newest progress: from the termination message of trainer pod 0, if it ended between two polls, else
+    from the last poll.
 
     Each report is written once, and not when the status has a later one from another operator: two operators
     that both repeat what they heard last would undo each other's writes.

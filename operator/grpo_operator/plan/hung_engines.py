@@ -1,7 +1,7 @@
 """Engines that hang, as the trainer reports them, and which of them is replaced. Pure.
 
 Such an engine keeps its GPUs and does no work, and nothing in the cluster ends it as long as its server
-answers the kubelet. It may go on by itself, so it is given time; and its successor may stand still too, so
+answers the kubelet. It may continue by itself, so it is given time; and its successor may hang too, so
 pods are not replaced one after the other without pause.
 """
 
@@ -17,25 +17,25 @@ from grpo_operator.plan.draft import Draft
 
 @dataclass(frozen=True)
 class Hung:
-    """An engine that hangs, with what the trainer says of it."""
+    """An engine that is hung, as the trainer reported it."""
 
     engine: EngineView
-    told: HungEngine
+    reported: HungEngine
 
     @property
     def node(self) -> str:
-        """Where the pod is that it names."""
-        return next(pod.node for pod in self.engine.pods if pod.name == self.told.name)
+        """The node of the pod that the report names."""
+        return next(pod.node for pod in self.engine.pods if pod.name == self.reported.name)
 
     @property
     def cause(self) -> str:
-        """Since when and why, as the end of a sentence about its pod."""
-        return f"its engine has stood still since {self.told.since:%Y-%m-%dT%H:%M:%SZ}: {self.told.why}"
+        """Since when the engine is hung and why, as the end of a sentence about its pod."""
+        return f"its engine has been hung since {self.reported.since:%Y-%m-%dT%H:%M:%SZ}: {self.reported.why}"
 
     @property
     def message(self) -> str:
-        """A sentence that names its pod."""
-        return f"rollout pod {self.told.name}: {self.cause}"
+        """The cause as a sentence that names the pod."""
+        return f"rollout pod {self.reported.name}: {self.cause}"
 
 
 def hung_engines(draft: Draft, observed: Observed) -> tuple[Hung, ...]:
@@ -47,14 +47,14 @@ def hung_engines(draft: Draft, observed: Observed) -> tuple[Hung, ...]:
     return tuple(_running_ones(progress.engines.hung or (), observed))
 
 
-def _running_ones(told: tuple[HungEngine, ...], observed: Observed) -> Iterator[Hung]:
-    first_told = observed.remembered.report.hung_since
-    for each in told:
+def _running_ones(reported: tuple[HungEngine, ...], observed: Observed) -> Iterator[Hung]:
+    first_reported = observed.remembered.report.hung_since
+    for each in reported:
         for engine in observed.rollouts:
             if not engine.is_alive or engine.phase != "Running":
                 continue
             is_named = any(pod.name == each.name for pod in engine.pods)
-            if is_named and not _has_restarted(engine, since=first_told.get(each.instance)):
+            if is_named and not _has_restarted(engine, since=first_reported.get(each.instance)):
                 yield Hung(engine, each)
 
 
@@ -64,15 +64,15 @@ def _has_restarted(engine: EngineView, *, since: datetime | None) -> bool:
 
 
 def seconds_until_replaced(found: Hung, observed: Observed, now: datetime) -> float:
-    """How long an engine that stands still keeps its place; 0 when it is to be replaced now."""
+    """How long an engine that is hung keeps its pod; 0 when it is to be replaced now."""
     report = observed.remembered.report
-    since = report.hung_since.get(found.told.instance)
+    since = report.hung_since.get(found.reported.instance)
     if since is None or report.liveness is None:
         return engines.REPLACE_AFTER_SECONDS
     made_at = (pod.created_at for engine in observed.rollouts for pod in engine.pods if pod.created_at)
     newest = max(made_at, default=None)
     return engines.seconds_until_replaced(
-        told_seconds=(report.liveness.changed_at - since).total_seconds(),
+        reported_seconds=(report.liveness.changed_at - since).total_seconds(),
         quiet_seconds=(now - report.liveness.changed_at).total_seconds(),
         newest_engine_seconds=(now - newest).total_seconds() if newest else None,
     )

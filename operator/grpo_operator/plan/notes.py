@@ -2,7 +2,7 @@
 Pure.
 
 Two operators may disagree about a note, such as one that reads an older schema than the other. So each writes
-its own once, and leaves it as it finds it until there is something else to note.
+its own once, and then leaves what is stored until it has something else to note.
 """
 
 from grpo_operator.observe.observed import Observed
@@ -11,12 +11,12 @@ from grpo_operator.plan.draft import Draft, Stage
 
 
 def notes_of(draft: Draft, observed: Observed) -> str:
-    """What this operator has to note: it cannot read the live spec and goes on with its snapshot, or the CRD
-    of the cluster is too old."""
+    """What this operator has to note: it cannot read the live spec and continues with its snapshot, or the
+    CRD of the cluster is too old."""
     if draft.stage is Stage.ENDED:
         return ""
     problem = observed.job.problem if draft.known_snapshot is not None else ""
-    of_spec = f"changes to the spec are not followed, for it cannot be read: {problem}" if problem else ""
+    of_spec = f"changes to the spec are not followed, because it cannot be read: {problem}" if problem else ""
     return "; ".join(filter(None, (of_spec, observed.crd_problem)))[:LONGEST_MESSAGE]
 
 

@@ -21,9 +21,9 @@ class ColocatedSpec(ApiModel):
     """What starts the engines of mode Colocated."""
 
     executor: ColocatedExecutor | None = None
-    """What starts the engines: `Processes`, which is meant without it, is each training process itself, as
-    `engine.process` says; `Ray` makes each engine an actor of a Ray cluster of the job's own pods, in the
-    bundle of its training process in one placement group. With Ray every engine is a process of its own."""
+    """What starts the engines. `Processes` (the default) leaves it to each training process, as
+    `engine.process` says. `Ray` makes each engine an actor of a Ray cluster of the job's own pods, in the
+    bundle of its training process in one placement group; every engine is then a process of its own."""
 
     @property
     def is_on_ray(self) -> bool:
@@ -89,9 +89,9 @@ def actor_is_one_worker(engine: EngineSpec, colocated: ColocatedSpec | None) -> 
     cel=f"!{IS_ON_RAY} || !has(self.trainer.strategy) || "
     f"!(self.trainer.strategy in ['{TrainerStrategy.FSDP2}', '{TrainerStrategy.ZERO3}']) || "
     f"self.trainer.numNodes * {cel.PROCESSES_PER_NODE} == 1",
-    sentence="colocated.executor Ray gives an engine that is started again all weights, and with "
-    "trainer.strategy FSDP2 or ZeRO3 no training process has them alone: set trainer.strategy to DDP, or set "
-    "colocated.executor to Processes",
+    sentence="colocated.executor Ray starts an engine again with all weights from its training process, "
+    "which with trainer.strategy FSDP2 or ZeRO3 has only a shard of them: set trainer.strategy "
+    "to DDP, or set colocated.executor to Processes",
     field=".colocated.executor",
 )
 def actor_finds_all_weights(colocated: ColocatedSpec | None, trainer: TrainerSpec) -> bool:

@@ -1,14 +1,58 @@
-"""`dataset`: where prompts come from."""
+"""`dataset`: where prompts come from, and with `dataset.eval` those that the policy is measured on."""
 
 from typing import Annotated
 
 from pydantic import Field
 
-from grpo_api.model import ApiModel
+from grpo_api.model import NOT_STORED, ApiModel
 from grpo_api.rule import rule
 from grpo_api.source import DatasetSource
-from grpo_api.v1alpha1.spec.evaluation import EvalSpec
 from grpo_api.v1alpha1.spec.fields import Revision
+
+
+@rule(
+    cel="has(self.source) || has(self.split)",
+    sentence="dataset.eval needs prompts other than those that are trained on: set dataset.eval.split "
+    "or dataset.eval.source",
+)
+def evaluation_has_its_own_prompts(source: str | None, split: str | None) -> bool:
+    """Prompts that are trained on show nothing about other prompts."""
+    return source is not None or split is not None
+
+
+@rule(
+    cel="!has(self.samples) || self.samples == 1 || has(self.temperature)",
+    sentence="dataset.eval.samples above 1 needs dataset.eval.temperature, because without it sampling "
+    "is greedy and all samples of a prompt are the same: set dataset.eval.temperature, or "
+    "remove dataset.eval.samples",
+    field=".samples",
+)
+def greedy_has_one_sample(samples: int, temperature: float | None) -> bool:
+    """A greedy completion is the only one of its prompt; vLLM refuses more."""
+    return samples == 1 or temperature is not None
+
+
+class EvalSpec(ApiModel):
+    """Prompts that the policy is evaluated on and not trained on."""
+
+    rules = (evaluation_has_its_own_prompts, greedy_has_one_sample)
+
+    every_steps: Annotated[int, Field(ge=1, le=10_000_000)]
+    """Evaluate after every so many steps, and at the end."""
+    source: DatasetSource | None = None
+    """Where the prompts come from, as in dataset.source and with the same columns. Defaults to dataset.source
+    itself, of which `split` must then name another split. A `reasoning-gym://` task makes other problems than
+    in training, unless its URL sets a seed."""
+    split: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+    """Split of an `hf://` dataset. Defaults to `train`."""
+    max_prompts: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """How many prompts to evaluate with, from the first one on. Defaults to all."""
+    samples: Annotated[int, Field(ge=1, le=4096), NOT_STORED] = 1
+    """Completions for each prompt; their rewards are averaged. Defaults to 1. More than one needs a
+    temperature."""
+    temperature: Annotated[float, Field(ge=0.01, le=10)] | None = None
+    """Softmax temperature. Without it sampling is greedy: each token is the likeliest one. Everything else is
+    as in `sampling`."""
 
 
 @rule(
@@ -35,8 +79,8 @@ def only_the_hub_has_splits(source: str, split: str | None, subset: str | None, 
 @rule(
     cel="!has(self.eval) || !has(self.eval.source) || !self.source.startsWith('reasoning-gym://') || "
     "self.eval.source.startsWith('reasoning-gym://')",
-    sentence="dataset.eval.source must be a reasoning-gym:// task where dataset.source is one, because its "
-    "scorer knows no other prompts: take a task",
+    sentence="dataset.eval.source must be a reasoning-gym:// task where dataset.source is one, because "
+    "its scorer knows no other prompts: name a task",
     field=".eval.source",
 )
 def problems_are_evaluated_on_problems(source: str, eval: EvalSpec | None) -> bool:
@@ -71,10 +115,11 @@ class DatasetSpec(ApiModel):
     source: DatasetSource
     """`hf://ORG/NAME` is a dataset of the Hugging Face Hub. `pvc://CLAIM/PATH`, `configmap://NAME/KEY` and
     `file:///PATH` are .jsonl or .parquet files on a PersistentVolumeClaim, in a ConfigMap and in the image.
-    `reasoning-gym://TASK?SETTING=VALUE&...` makes its own prompts and has its own scorer. `builtin://copy`,
-    `builtin://reverse` and `builtin://add` are tiny tasks that a tiny model learns in minutes."""
+    `reasoning-gym://TASK?SETTING=VALUE&...` makes its own prompts, which the builtin reward `reasoning_gym`
+    scores. `builtin://copy`, `builtin://reverse` and `builtin://add` are tiny tasks that a tiny model learns
+    in minutes."""
     split: Annotated[str, Field(min_length=1, max_length=253)] | None = None
-    """Split of an `hf://` dataset; `train` if it is left out."""
+    """Split of an `hf://` dataset. Defaults to `train`."""
     subset: Annotated[str, Field(min_length=1, max_length=253)] | None = None
     """Subset (configuration) of an `hf://` dataset that has several."""
     revision: Revision | None = None
@@ -82,11 +127,13 @@ class DatasetSpec(ApiModel):
     prompt: Annotated[str, Field(min_length=1, max_length=253)] = "prompt"
     """Column with the prompt: a string, or a list of chat messages."""
     answer: Annotated[str, Field(min_length=1, max_length=253)] = "answer"
-    """Column with the reference answer that built-in rewards compare with."""
+    """Column with the reference answer, which built-in rewards compare completions with."""
     shuffle: bool = True
-    """Shuffle in every epoch, by algorithm.seed."""
+    """Shuffle the prompts anew in every epoch, seeded by algorithm.seed."""
     eval: EvalSpec | None = None
-    """Prompts that the policy is measured on every few steps and not trained on."""
+    """Prompts that the policy is evaluated on every few steps and at the end, with the same rewards, and
+    never trained on. The checkpoint with the best `eval/reward` is kept in addition to the newest ones, and
+    the file BEST names it."""
 
     @property
     def of_evaluation(self) -> "DatasetSpec | None":

@@ -5,10 +5,9 @@ from typing import Annotated
 from pydantic import Field
 
 from grpo_api.model import NOT_STORED, ApiModel
-from grpo_api.rule import rule
+from grpo_api.rule import Follows, TextRule, rule
 from grpo_api.source import CLAIM_FOLDER, PATH_STAYS_BELOW, Volume, VolumeKind, parse_source
-from grpo_api.text_rule import Follows, TextRule
-from grpo_api.v1alpha1.spec.fields import BUCKET_PLACE, ClaimName, Region, StoreEndpoint
+from grpo_api.v1alpha1.spec.fields import BUCKET_PREFIX, ClaimName, Region, StoreEndpoint
 
 CLAIM_SCHEME, S3_SCHEME = "pvc://", "s3://"
 
@@ -16,7 +15,7 @@ CLAIM_SCHEME, S3_SCHEME = "pvc://", "s3://"
 @rule(
     cel="self.to.startsWith('s3://') || !(has(self.secret) || has(self.endpoint) || has(self.region))",
     sentence="weightSync.disk.secret, weightSync.disk.endpoint and weightSync.disk.region are for s3:// "
-    "places: remove them",
+    "destinations: remove them",
 )
 def only_buckets_have_secrets(to: str, secret: str | None, endpoint: str | None, region: str | None) -> bool:
     """A claim is mounted without credentials."""
@@ -33,31 +32,31 @@ class DiskSpec(ApiModel):
         Field(min_length=1, max_length=512),
         Follows(
             TextRule(
-                rf"^({CLAIM_FOLDER}|{BUCKET_PLACE})$",
-                "is no place for weights: write pvc://CLAIM/PATH or s3://BUCKET/PREFIX",
+                rf"^({CLAIM_FOLDER}|{BUCKET_PREFIX})$",
+                "is not a destination for weights: write pvc://CLAIM/PATH or s3://BUCKET/PREFIX",
             ),
             PATH_STAYS_BELOW,
         ),
     ]
-    """`pvc://CLAIM/PATH` is a folder of a PersistentVolumeClaim, which the first trainer pod and all rollout
-    pods mount: on several nodes it must be ReadWriteMany. `s3://BUCKET/PREFIX` is a place in a bucket of an
-    S3-compatible store; the bucket must exist. Without a path or prefix it is a folder with the name and the
-    uid of the job. A folder belongs to one job."""
+    """Where the versions are kept. `pvc://CLAIM/PATH` is a folder of a PersistentVolumeClaim, which the first
+    trainer pod and all rollout pods mount; on several nodes it must be ReadWriteMany. `s3://BUCKET/PREFIX` is
+    a prefix in a bucket of an S3-compatible store; the bucket must exist. Without a path or prefix it is a
+    folder with the name and the uid of the job. A folder belongs to one job."""
     keep: Annotated[int, Field(ge=2, le=1000), NOT_STORED] = 3
-    """Newest versions to keep, at least 2; 3 when it is left out: one being written, one being read, and one
-    for a slow engine. An engine that takes longer to read a version than the trainer takes to write this
-    many finds it deleted, and reads the newest."""
+    """How many of the newest versions to keep. Defaults to 3: one that is written, one that is read, and one
+    for a slow engine. An engine that takes longer to read a version than the trainer takes to write this many
+    finds it deleted, and reads the newest."""
     secret: ClaimName | None = None
-    """Secret with the credentials of a bucket, mounted in the first trainer pod and in all rollout pods. Its
-    keys are `accessKeyId`, `secretAccessKey` and, for temporary credentials, `sessionToken`."""
+    """Secret with the credentials of a bucket. The first trainer pod and all rollout pods mount it. Its keys
+    are `accessKeyId`, `secretAccessKey` and, for temporary credentials, `sessionToken`."""
     endpoint: StoreEndpoint | None = None
     """Address of an S3-compatible store that is not Amazon's, such as `https://minio.storage:9000`."""
     region: Region | None = None
-    """Region of the bucket; us-east-1 when it is left out."""
+    """Region of the bucket. Defaults to `us-east-1`."""
 
     @property
     def is_bucket(self) -> bool:
-        """Whether it is a place in a bucket, and not on a claim."""
+        """Whether versions go to a bucket, and not to a claim."""
         return self.to.startswith(S3_SCHEME)
 
     @property
@@ -76,5 +75,5 @@ class DiskSpec(ApiModel):
 
     @property
     def secret_volume(self) -> Volume | None:
-        """What pods mount for the credentials."""
+        """The Secret that pods mount for the credentials."""
         return None if self.secret is None else Volume(VolumeKind.SECRET, self.secret)

@@ -9,8 +9,7 @@ from pydantic import Field
 from grpo_api import cel
 from grpo_api.model import NOT_STORED, ApiModel
 from grpo_api.quantity import Quantity, is_quantity, parse_quantity
-from grpo_api.rule import rule
-from grpo_api.text_rule import Follows, TextRule
+from grpo_api.rule import Follows, TextRule, rule
 from grpo_api.v1alpha1.spec.fields import ClaimName
 from grpo_api.v1alpha1.spec.rollout import RolloutSpec
 from grpo_api.v1alpha1.spec.sampling import SamplingSpec
@@ -82,8 +81,8 @@ def kv_cache_is_not_tiny(kv_cache_memory: str | int | None) -> bool:
 
 @rule(
     cel="!has(self.gpuMemoryUtilization) || !has(self.kvCacheMemory)",
-    sentence="engine.gpuMemoryUtilization decides the size of the KV cache only without "
-    "engine.kvCacheMemory: remove one of them",
+    sentence="engine.gpuMemoryUtilization has no effect with engine.kvCacheMemory, which is the size of "
+    "the KV cache: remove one of them",
     field=".gpuMemoryUtilization",
 )
 def cache_has_one_size(gpu_memory_utilization: float | None, kv_cache_memory: str | int | None) -> bool:
@@ -112,9 +111,9 @@ def own_process_is_one_worker(process: EngineProcess | None, tensor_parallel_siz
 @rule(
     cel="!has(self.dataParallelSize) || self.dataParallelSize == 1 || "
     "(has(self.expertParallel) && self.expertParallel)",
-    sentence="engine.dataParallelSize spreads the experts of a mixture-of-experts model, with "
-    "engine.expertParallel: set that to true, or remove dataParallelSize and raise rollout.replicas, which "
-    "samples as much more with any model",
+    sentence="engine.dataParallelSize is for mixture-of-experts models, with engine.expertParallel: set "
+    "that to true, or remove dataParallelSize and raise rollout.replicas, which makes any "
+    "model sample as much more",
     field=".dataParallelSize",
 )
 def cores_share_experts(data_parallel_size: int, expert_parallel: bool) -> bool:
@@ -147,47 +146,50 @@ class EngineSpec(ApiModel):
 
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
     """Workers of one engine that each compute a part of every layer. In mode Colocated they are training
-    processes, in mode Disaggregated processes of the rollout pod with a GPU each, or up to 8 on CPU."""
+    processes. In mode Disaggregated they are processes of the rollout pod, each with a GPU, or up to 8 on
+    CPU."""
     pipeline_parallel_size: Annotated[int, Field(ge=1, le=64), NOT_STORED] = 1
-    """Stages of one engine, which each hold a part of the layers and have tensorParallelSize workers; without
-    it one. Only in mode Disaggregated."""
+    """Stages of one engine. Each has a part of the layers and tensorParallelSize workers. Defaults to 1. Only
+    in mode Disaggregated."""
     data_parallel_size: Annotated[int, Field(ge=1, le=64), NOT_STORED] = 1
-    """Copies within one engine of all that is not an expert, each with requests of its own and with
-    tensorParallelSize times pipelineParallelSize workers; without it one. With expertParallel, and only in
-    mode Disaggregated."""
+    """Copies within one engine of everything but the experts. Each copy has its own requests, and
+    tensorParallelSize times pipelineParallelSize workers. Defaults to 1. More than one needs expertParallel
+    and mode Disaggregated."""
     expert_parallel: Annotated[bool, NOT_STORED] = False
-    """Whether every worker of an engine has some of the experts of a mixture-of-experts model as a whole,
-    instead of a part of each. Only in mode Disaggregated; vLLM refuses a model without experts."""
+    """Give every worker of an engine some of the experts of a mixture-of-experts model as a whole, instead of
+    a part of each. Only in mode Disaggregated. vLLM refuses it for a model without experts."""
     process: EngineProcess | None = None
-    """Which process a colocated engine lives in: `Shared`, which is meant without it, is that of its training
-    rank; `Own` is one beside it in the same container, which is started again when it ends or stands still,
-    so that the rank goes on."""
+    """Which process a colocated engine runs in. `Shared` (the default) is that of its training rank. `Own` is
+    another one in the same container, which is started again when it ends or hangs, while the rank goes
+    on."""
     sleep_level: Annotated[int, Field(ge=0, le=2)] | None = None
-    """What a colocated engine frees while the trainer computes: 0 nothing; 1 the KV cache, and its weights
-    are moved to CPU memory; 2 the KV cache and its weights, which the next sync loads again. Without it 2
-    where the trainer has GPUs, because every sync loads all weights, and 1 on CPU, where nothing is freed."""
+    """What a colocated engine frees while the trainer computes. 0 frees nothing. 1 frees the KV cache and
+    moves the weights to CPU memory. 2 frees both the KV cache and the weights, which the next sync loads
+    again. Defaults to 2 where the trainer has GPUs, because every sync loads all weights, and to 1 on CPU,
+    where nothing is freed."""
 
     max_model_len: Annotated[int, Field(ge=8, le=10_000_000)] = 4096
     """Longest prompt plus completion, in tokens."""
     kv_cache_memory: Quantity | None = None
-    """Memory for the KV cache of one engine, such as 64Mi, which its workers share out; without it vLLM
-    decides."""
+    """Memory for the KV cache of one engine, such as 64Mi, which its workers divide among themselves. Without
+    it vLLM decides."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Share of the memory of each of its GPUs that an engine takes: for its weights, for what it computes
-    with, and all else for the KV cache. Without it 0.9 in rollout pods; in mode Colocated 0.8 of what policy
-    and optimizer leave free, or 0.4 of that with sleepLevel 0, where the trainer computes beside it."""
+    """Share of the memory of each of its GPUs that an engine takes, for its weights, for what it computes
+    with, and for the KV cache, which gets the rest. Defaults to 0.9 in rollout pods. In mode Colocated it
+    defaults to 0.8 of what policy and optimizer leave free, or to 0.4 of that with sleepLevel 0, where the
+    trainer computes beside the engine."""
     max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] | None = None
-    """Most completions that an engine samples at a time, or each of its dataParallelSize copies; vLLM's
-    argument of this name. Engines in rollout pods are given no more than that. Without it vLLM decides, and
-    they are given up to 1024 for each copy on GPUs, and 64 on CPU."""
+    """Most completions that an engine, or each of its dataParallelSize copies, samples at a time; vLLM's
+    argument of this name. An engine in a rollout pod is given no more than that. Without it vLLM decides, and
+    an engine is given up to 1024 for each copy on GPUs, and up to 64 on CPU."""
     compiled_cache_claim: ClaimName | None = None
     """PersistentVolumeClaim for what vLLM, torch.compile, Triton and FlashInfer compile, so that a new pod of
-    the job finds it; each job has a folder of its own there. What is in it is run without a check: take a
+    the job finds it. Each job has a folder of its own there. The code in it is run without a check: take a
     claim that nothing else uses and that nobody else can write to. With engines on several nodes it must be
     ReadWriteMany. Without it every pod compiles by itself."""
     args: Annotated[tuple[EngineArgument, ...], Field(max_length=64)] = ()
-    """More arguments of `vllm serve`, each as `--name` or `--name=value`. Arguments that follow from other
-    fields are refused."""
+    """More arguments of `vllm serve`, each as `--name` or `--name=value`. Those that other fields set are
+    refused."""
 
     @property
     def num_cores(self) -> int:
@@ -251,9 +253,9 @@ def process_is_of_colocated_engines(engine: EngineSpec, rollout: RolloutSpec | N
     cel="!has(self.engine.process) || self.engine.process != 'Own' || !has(self.trainer.strategy) || "
     f"!(self.trainer.strategy in ['{TrainerStrategy.FSDP2}', '{TrainerStrategy.ZERO3}']) || "
     f"self.trainer.numNodes * {cel.PROCESSES_PER_NODE} == 1",
-    sentence="engine.process Own gives an engine that is started again all weights, and with "
-    "trainer.strategy FSDP2 or ZeRO3 no training process has them alone: remove engine.process, or set "
-    "trainer.strategy to DDP",
+    sentence="engine.process Own starts an engine again with all weights from its training process, "
+    "which with trainer.strategy FSDP2 or ZeRO3 has only a shard of them: remove "
+    "engine.process, or set trainer.strategy to DDP",
     field=".engine.process",
 )
 def own_process_finds_all_weights(engine: EngineSpec, trainer: TrainerSpec) -> bool:
@@ -348,8 +350,8 @@ def cpu_workers_reach_each_other(rollout: RolloutSpec | None, engine: EngineSpec
 @rule(
     cel=f"!has(self.engine.gpuMemoryUtilization) || (has(self.rollout) ? {cel.HAS_ROLLOUT_RESOURCES} && "
     f"{cel.has_gpus('self.rollout')} : {cel.has_gpus('self.trainer')})",
-    sentence="engine.gpuMemoryUtilization is about GPUs, and the pods that hold the engines, rollout or else "
-    "trainer, have none: remove it, or set their limit of nvidia.com/gpu",
+    sentence="engine.gpuMemoryUtilization is about GPUs, and the pods with the engines (rollout, or "
+    "trainer without rollout) have none: remove it, or set their limit of nvidia.com/gpu",
     field=".engine.gpuMemoryUtilization",
 )
 def shared_gpu_is_there(engine: EngineSpec, rollout: RolloutSpec | None, trainer: TrainerSpec) -> bool:
@@ -369,8 +371,8 @@ def _kv_cache_fits_into(pod: str) -> str:
 @rule(
     cel=f"!has(self.engine.kvCacheMemory) || ({cel.HAS_ROLLOUT_RESOURCES} ? "
     f"{_kv_cache_fits_into('self.rollout')} : {_kv_cache_fits_into('self.trainer')})",
-    sentence="engine.kvCacheMemory must be smaller than the memory limit of the pods that hold it, rollout "
-    "or else trainer: lower it or raise that limit",
+    sentence="engine.kvCacheMemory must be smaller than the memory limit of the pods with the engines "
+    "(rollout, or trainer without rollout): lower it or raise that limit",
     field=".engine.kvCacheMemory",
 )
 def kv_cache_fits(engine: EngineSpec, rollout: RolloutSpec | None, trainer: TrainerSpec) -> bool:

@@ -1,10 +1,11 @@
-"""Types of fields that several sections use."""
+"""Types of fields that several sections use: names, addresses, and code of the user."""
 
 from typing import Annotated
 
 from pydantic import Field
 
-from grpo_api.text_rule import Follows, TextRule
+from grpo_api.model import ApiModel
+from grpo_api.rule import Follows, TextRule
 
 ClaimName = Annotated[
     str,
@@ -55,7 +56,7 @@ Image = Annotated[
 ]
 """A container image."""
 
-BUCKET_PLACE = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9!_.*'()-]+)*"
+BUCKET_PREFIX = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9!_.*'()-]+)*"
 """The pattern of `s3://BUCKET/PREFIX`."""
 StoreEndpoint = Annotated[
     str,
@@ -79,3 +80,44 @@ Region = Annotated[
     ),
 ]
 """Region of a bucket."""
+
+ConfigMapKey = Annotated[
+    str,
+    Field(max_length=253),
+    Follows(
+        TextRule("^[-._a-zA-Z0-9]+$", "must be a key of a ConfigMap: use letters, digits, -, _ and ."),
+        TextRule(
+            r"^\.(\.|$)",
+            "is no key of a ConfigMap, because it is . or begins with ..: name the key of your module",
+            is_refused=True,
+        ),
+    ),
+]
+FunctionPath = Annotated[
+    str,
+    Field(max_length=253),
+    Follows(
+        TextRule(
+            r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$",
+            "must name a function of a module in the image: write MODULE:FUNCTION, such as my_rewards:score",
+        )
+    ),
+]
+_FunctionName = Annotated[
+    str,
+    Field(max_length=253),
+    Follows(
+        TextRule("^[A-Za-z_][A-Za-z0-9_]*$", "must be the name of a function: use letters, digits and _")
+    ),
+]
+
+
+class CodeRef(ApiModel):
+    """A Python function in a ConfigMap of the job's namespace."""
+
+    name: ClaimName
+    """Name of the ConfigMap."""
+    key: ConfigMapKey
+    """Key of the ConfigMap that holds the Python module."""
+    function: _FunctionName
+    """Name of the function in that module."""

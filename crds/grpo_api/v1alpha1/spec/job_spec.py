@@ -1,4 +1,4 @@
-"""The whole spec: the sections, the pods and the deadlines."""
+"""The whole spec: the sections, the pods, the deadlines and `failurePolicy`."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from grpo_api.changes import MAY_CHANGE
+from grpo_api.model import ApiModel
 from grpo_api.rule import rule
 from grpo_api.v1alpha1.spec.colocated import (
     actor_finds_all_weights,
@@ -14,7 +15,6 @@ from grpo_api.v1alpha1.spec.colocated import (
     colocated_has_no_rollout,
     ray_is_behind_its_policy,
 )
-from grpo_api.v1alpha1.spec.compiled_cache import compiled_cache_has_its_own_claim
 from grpo_api.v1alpha1.spec.engine import (
     colocated_engine_has_one_stage,
     colocated_engine_has_whole_experts,
@@ -29,8 +29,6 @@ from grpo_api.v1alpha1.spec.engine import (
     prompt_fits,
     shared_gpu_is_there,
 )
-from grpo_api.v1alpha1.spec.export import export_reaches_the_hub
-from grpo_api.v1alpha1.spec.failure_policy import FailurePolicySpec
 from grpo_api.v1alpha1.spec.fields import ClaimName, Image
 from grpo_api.v1alpha1.spec.model import (
     Dtype,
@@ -40,7 +38,11 @@ from grpo_api.v1alpha1.spec.model import (
 )
 from grpo_api.v1alpha1.spec.rewards import overlong_fits, scorer_has_its_dataset, some_reward_counts
 from grpo_api.v1alpha1.spec.rollout import RolloutSpec
-from grpo_api.v1alpha1.spec.run_sections import RunSections
+from grpo_api.v1alpha1.spec.run_sections import (
+    RunSections,
+    compiled_cache_has_its_own_claim,
+    export_reaches_the_hub,
+)
 from grpo_api.v1alpha1.spec.sampling import (
     grammar_is_not_corrected,
     off_policy_threshold_compares_policies,
@@ -61,6 +63,16 @@ from grpo_api.v1alpha1.spec.weight_sync import (
     network_backend_has_pods,
     sparse_has_pods,
 )
+
+
+class FailurePolicySpec(ApiModel):
+    """What happens when the trainer fails."""
+
+    max_restarts: Annotated[int, Field(ge=0, le=1000)] = 3
+    """How many failed attempts are retried without progress between them. Progress is a committed checkpoint
+    of a higher step than any before, and sets the count back to 0. A job without checkpoint.claimName keeps
+    no checkpoints, so its count never goes back. Evictions and node losses are retried and do not count,
+    except the eviction of a pod that used more storage than its own limit."""
 
 
 class Mode(StrEnum):
@@ -143,32 +155,33 @@ class GRPOJobSpec(RunSections):
     )
 
     mode: Mode = Mode.AUTO
-    """`Disaggregated` runs the rollout engines in pods of their own, `Colocated` in the trainer's processes.
-    `Auto` is Disaggregated when `rollout` is there and Colocated when it is not."""
+    """Where the engines run: `Disaggregated` gives them pods of their own, `Colocated` puts them into the
+    trainer pods. `Auto` is Disaggregated when `rollout` is set and Colocated when it is not."""
     image: Image | None = None
-    """Runtime image of all pods; defaults to the operator's."""
+    """Runtime image of all pods. Defaults to the one that the operator is configured with."""
     image_pull_secrets: Annotated[tuple[ClaimName, ...], Field(max_length=16)] = ()
     """Secrets with credentials for the registry of the image."""
     trainer: TrainerSpec = TrainerSpec()
     """The trainer pods."""
     rollout: RolloutSpec | None = None
-    """The rollout pods; only in mode Disaggregated."""
+    """The rollout pods, in which the engines run. Only in mode Disaggregated."""
     failure_policy: Annotated[FailurePolicySpec, MAY_CHANGE] = FailurePolicySpec()
     """What happens when the trainer fails."""
     startup_deadline_seconds: Annotated[int, Field(ge=1, le=604_800), MAY_CHANGE] = 1800
-    """How long an attempt may take, once all its trainer pods and a rollout pod have nodes, until its first
-    step has begun. The time in which it reads its checkpoint does not count. After that the job fails, and
-    the message says what it waited for."""
+    """How long an attempt may take to begin its first step, once all its trainer pods and, in mode
+    Disaggregated, one rollout pod have nodes. The time in which it reads its checkpoint does not count. When
+    it takes longer the job fails, and the message says what it waited for."""
     scheduling_deadline_seconds: Annotated[Annotated[int, Field(ge=1, le=31_536_000)] | None, MAY_CHANGE] = (
         None
     )
-    """How long an attempt may wait for room: until its trainer pods, and in mode Disaggregated one rollout
-    pod, have nodes. Quotas, full clusters and pods of the attempt before on lost nodes count. After that the
-    job fails, and the message says what it waited for. Without it a job waits without limit. `grpo-runtime
-    run` starts its processes at once and ignores it."""
+    """How long an attempt may wait until all its trainer pods and, in mode Disaggregated, one rollout pod
+    have nodes. This includes waiting for quota, for a full cluster, and for an earlier attempt's pods on lost
+    nodes. When it takes longer the job fails, and the message says what it waited for. Without it a job waits
+    without limit. `grpo-runtime run` starts its processes at once and ignores it."""
     stall_timeout_seconds: Annotated[int, Field(ge=10, le=604_800), MAY_CHANGE] = 1800
     """How long a running trainer may make no progress before it counts as failed. While completions are
-    sampled, each one that is finished is progress, so this must be longer than one takes."""
+    sampled, each one that is finished is progress, so this must be longer than the longest completion
+    takes."""
 
     @property
     def resolved_mode(self) -> Mode:

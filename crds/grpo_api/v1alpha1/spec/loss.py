@@ -1,4 +1,5 @@
-"""What the fields of `algorithm` about the loss can say, and which of them go together."""
+"""What the fields of `algorithm` about the loss can say, with the sections `kl`, `entropy` and
+`importanceCorrection`, and which of them go together."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -7,6 +8,12 @@ from pydantic import Field
 
 from grpo_api.model import NOT_STORED, ApiModel
 from grpo_api.rule import rule
+
+CLIP_HIGH = 0.2
+CISPO_CAP = 5.0
+"""The cap that ScaleRL (arXiv:2510.13786) recommends."""
+ENTROPY_DELTA, LEAST_ENTROPY, MOST_ENTROPY = 0.005, 0.0, 1.0
+"""TRL's defaults."""
 
 
 class LossType(StrEnum):
@@ -28,12 +35,12 @@ class LossType(StrEnum):
 
     @property
     def has_upper_clip(self) -> bool:
-        """Whether the ratio has an upper bound, which `clipHigh` says."""
+        """Whether the ratio has an upper bound, given by `clipHigh`."""
         return self.is_clipped or self is LossType.CISPO
 
 
 class RatioLevel(StrEnum):
-    """What one policy ratio is about."""
+    """Granularity of the ratio."""
 
     TOKEN = "token"  # noqa: S105 - no password
     SEQUENCE = "sequence"
@@ -73,15 +80,16 @@ class ImportanceCorrectionSpec(ApiModel):
     """Correction for the difference between the trainer's and the engine's probabilities."""
 
     mode: ImportanceCorrectionMode = ImportanceCorrectionMode.TRUNCATE
-    """`truncate` clamps the ratio to the bounds, `mask` drops tokens outside them, `none` ignores it."""
+    """What happens to a token whose ratio of trainer to engine probability is out of bounds. `truncate`
+    clamps the ratio to the bounds, `mask` drops the token, and `none` corrects nothing."""
     floor: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Lower bound of the ratio."""
     cap: Annotated[float, Field(ge=1, le=1000)] = 2.0
     """Upper bound of the ratio."""
     level: Annotated[RatioLevel, NOT_STORED] = RatioLevel.TOKEN
-    """`token`, as without it, has a ratio for each token; `sequence` has one for each completion, the product
-    of those of its tokens, and drops or clamps the completion as a whole. `sequence` is not for completions
-    that are sampled with `sampling.topP`, `topK` or `minP`."""
+    """Level at which ratios are taken: each `token` (the default), or each `sequence`. The ratio of a
+    sequence is the product of those of its tokens, and the completion is clamped or dropped as a whole.
+    `sequence` is not for completions that are sampled with `sampling.topP`, `topK` or `minP`."""
 
     @property
     def is_on(self) -> bool:
@@ -98,51 +106,108 @@ class KLEstimator(StrEnum):
 
 
 class RefSyncSpec(ApiModel):
-    """A reference policy that follows the policy (TR-DPO, arXiv:2404.09656); TRL's `sync_ref_model`."""
+    """How the reference policy follows the policy."""
 
     every_steps: Annotated[int, Field(ge=1, le=10_000_000)]
     """After every so many steps the reference becomes mix x policy + (1 - mix) x reference; TRL's
     `ref_model_sync_steps`."""
     mix: Annotated[float, Field(gt=0, le=1), NOT_STORED] = 0.6
-    """The policy's share in it; TRL's `ref_model_mixup_alpha`. Without it 0.6."""
+    """Share of the policy in the new reference; TRL's `ref_model_mixup_alpha`. Defaults to 0.6."""
 
 
 @rule(
     cel="!has(self.refSync) || self.beta > 0.0",
-    sentence="algorithm.kl.refSync needs a reference policy, which there is none with beta 0: raise "
+    sentence="algorithm.kl.refSync needs a reference policy, and with beta 0 there is none: raise "
     "algorithm.kl.beta, or remove refSync",
     field=".refSync",
 )
-def what_follows_is_there(ref_sync: RefSyncSpec | None, beta: float) -> bool:
+def ref_sync_needs_reference(ref_sync: RefSyncSpec | None, beta: float) -> bool:
     """With beta 0 no reference is loaded."""
     return ref_sync is None or beta > 0
 
 
 class KLSpec(ApiModel):
-    """A penalty for leaving the reference policy, which is the model as `model.source` has it. With
-    `model.lora` it is the model without its adapter; else every process has a second copy of the weights,
-    which is not trained, in the precision of the run and spread as the policy is."""
+    """A penalty for moving away from the reference policy."""
 
-    rules = (what_follows_is_there,)
+    rules = (ref_sync_needs_reference,)
 
     beta: Annotated[float, Field(ge=0, le=1000)]
     """How much of the divergence is added to the loss of each token; TRL's `beta`. With 0 there is no
     penalty, and no reference policy is loaded."""
     estimator: Annotated[KLEstimator, NOT_STORED] = KLEstimator.K3
-    """`k1` is log(pi / ref), `k2` half its square, `k3`, as without it, ref/pi - log(ref/pi) - 1, which is
-    what TRL uses."""
+    """How the divergence is estimated from one token. `k1` is log(pi / ref), `k2` is half its square, and
+    `k3` (the default, as in TRL) is ref/pi - log(ref/pi) - 1."""
     bias_correction: Annotated[bool, NOT_STORED] = True
-    """TRL's `use_bias_correction_kl`: whether the estimate is multiplied by the policy ratio, so that its
-    gradient is right also where the tokens come from an older policy. Without it true, as in TRL 1.16."""
+    """Multiply the estimate by the policy ratio, so that its gradient is right even where the tokens come
+    from an older policy; TRL's `use_bias_correction_kl`. Defaults to true, as in TRL 1.16."""
     ref_sync: RefSyncSpec | None = None
-    """Let the reference follow the policy. It is float32 then, so that a small `mix` is not rounded away, and
-    a part of every checkpoint. Not with `model.lora`, whose reference is the model without its adapter.
-    Without it the reference stays."""
+    """Let the reference policy follow the policy (TR-DPO, arXiv:2404.09656); TRL's `sync_ref_model`. The
+    reference is then in float32, so that a small `mix` is not rounded away, and is part of every checkpoint.
+    Not with `model.lora`, whose reference is the model without its adapter. Without it the reference stays as
+    it is."""
 
 
-CLIP_HIGH = 0.2
-CISPO_CAP = 5.0
-"""What ScaleRL (arXiv:2510.13786) recommends."""
+@rule(
+    cel="has(self.target) || (!has(self.delta) && !has(self.minCoefficient) && !has(self.maxCoefficient))",
+    sentence="algorithm.entropy.delta, minCoefficient and maxCoefficient say how the coefficient "
+    "follows algorithm.entropy.target, which is not set: set it, or remove them",
+    field=".target",
+)
+def only_a_target_moves_the_coefficient(
+    target: float | None,
+    delta: float | None,
+    min_coefficient: float | None,
+    max_coefficient: float | None,
+) -> bool:
+    """Without a target the coefficient stays what it is."""
+    return target is not None or all(value is None for value in (delta, min_coefficient, max_coefficient))
+
+
+@rule(
+    cel="!has(self.target) || ("
+    f"(has(self.minCoefficient) ? self.minCoefficient : {LEAST_ENTROPY}) <= self.coefficient && "
+    f"self.coefficient <= (has(self.maxCoefficient) ? self.maxCoefficient : {MOST_ENTROPY}))",
+    sentence="algorithm.entropy.coefficient, with which a run begins, must be from minCoefficient (0 if "
+    "not set) to maxCoefficient (1 if not set): change one of them",
+    field=".coefficient",
+)
+def coefficient_begins_within_its_bounds(
+    target: float | None,
+    coefficient: float,
+    min_coefficient: float | None,
+    max_coefficient: float | None,
+) -> bool:
+    """Outside its bounds the coefficient could not be moved in both directions."""
+    least = LEAST_ENTROPY if min_coefficient is None else min_coefficient
+    most = MOST_ENTROPY if max_coefficient is None else max_coefficient
+    return target is None or least <= coefficient <= most
+
+
+class EntropySpec(ApiModel):
+    """A bonus for the entropy of the policy, against its collapse to a few answers."""
+
+    rules = (only_a_target_moves_the_coefficient, coefficient_begins_within_its_bounds)
+
+    coefficient: Annotated[float, Field(ge=0, le=1000)]
+    """How much of the mean entropy of the tokens is subtracted from the loss; TRL's `entropy_coef`. Entropy
+    is in nats, at `sampling.temperature`, and its mean is over all tokens, whatever `lossType` divides by.
+    With 0 and without a target there is no bonus."""
+    target: Annotated[float, Field(gt=0, le=100)] | None = None
+    """Adapt the coefficient to this entropy; TRL's `entropy_target` with `use_adaptive_entropy`
+    (Skywork-OR1). After each step the coefficient rises by `delta` if the metric `entropy` of the step is at
+    or below the target, and otherwise falls by it. The bonus counts only in a step that follows one at or
+    below the target. Set it close to the entropy that a run begins with. Without it the coefficient stays."""
+    delta: Annotated[float, Field(gt=0, le=1000)] | None = None
+    """How much the coefficient rises or falls after a step; TRL's `entropy_coef_delta`. Defaults to 0.005."""
+    min_coefficient: Annotated[float, Field(ge=0, le=1000)] | None = None
+    """The lowest that the coefficient may fall to; TRL's `entropy_coef_min`. Defaults to 0."""
+    max_coefficient: Annotated[float, Field(gt=0, le=1000)] | None = None
+    """The highest that the coefficient may rise to; TRL's `entropy_coef_max`. Defaults to 1."""
+
+    @property
+    def has_bonus(self) -> bool:
+        """Whether the loss of some step may have a bonus."""
+        return self.coefficient > 0 or self.target is not None
 
 
 @rule(
@@ -162,7 +227,7 @@ def cispo_has_a_cap(loss_type: LossType, clip_high: float | None) -> bool:
     "remove it, or set lossType to another loss",
     field=".clipHigh",
 )
-def upper_clip_has_a_ratio(loss_type: LossType, clip_high: float | None) -> bool:
+def clip_high_needs_clipping_loss(loss_type: LossType, clip_high: float | None) -> bool:
     """A bound that the loss does not have would be ignored. clipLow has a default, so that nobody can tell
     whether it was asked for."""
     return clip_high is None or loss_type.has_upper_clip
@@ -170,11 +235,11 @@ def upper_clip_has_a_ratio(loss_type: LossType, clip_high: float | None) -> bool
 
 @rule(
     cel="(!has(self.delta) && !has(self.dualClip)) || !(self.lossType in ['cispo', 'sapo', 'vespo'])",
-    sentence="algorithm.lossType must be one that clips its ratio (dapo, grpo, bnpo, dr_grpo or luspo) with "
-    "algorithm.delta or algorithm.dualClip: set it to one of these, or remove delta and dualClip",
+    sentence="algorithm.delta and algorithm.dualClip need an algorithm.lossType that clips its ratio: "
+    "set it to dapo, grpo, bnpo, dr_grpo or luspo, or remove delta and dualClip",
     field=".lossType",
 )
-def bounded_loss_is_clipped(loss_type: LossType, delta: float | None, dual_clip: float | None) -> bool:
+def bounds_need_clipped_loss(loss_type: LossType, delta: float | None, dual_clip: float | None) -> bool:
     """The other losses have no such bound."""
     return (delta is None and dual_clip is None) or loss_type.is_clipped
 
@@ -192,44 +257,44 @@ def delta_leaves_the_clip_range(delta: float | None, clip_high: float | None) ->
 
 @rule(
     cel="self.lossType == 'sapo' || (!has(self.sapoTemperaturePos) && !has(self.sapoTemperatureNeg))",
-    sentence="algorithm.lossType must be sapo with sapoTemperaturePos or sapoTemperatureNeg: set it, or "
-    "remove them",
+    sentence="algorithm.sapoTemperaturePos and sapoTemperatureNeg need algorithm.lossType sapo: set it, "
+    "or remove them",
     field=".lossType",
 )
-def temperatures_are_of_sapo(
+def sapo_options_need_sapo(
     loss_type: LossType, sapo_temperature_pos: float | None, sapo_temperature_neg: float | None
 ) -> bool:
-    """No other loss has them."""
+    """No other loss has these temperatures."""
     return loss_type is LossType.SAPO or (sapo_temperature_pos is None and sapo_temperature_neg is None)
 
 
 @rule(
     cel="self.lossType == 'vespo' || (!has(self.vespoKPos) && !has(self.vespoLambdaPos) && "
     "!has(self.vespoKNeg) && !has(self.vespoLambdaNeg))",
-    sentence="algorithm.lossType must be vespo with vespoKPos, vespoLambdaPos, vespoKNeg or vespoLambdaNeg: "
-    "set it, or remove them",
+    sentence="algorithm.vespoKPos, vespoLambdaPos, vespoKNeg and vespoLambdaNeg need algorithm.lossType "
+    "vespo: set it, or remove them",
     field=".lossType",
 )
-def shapes_are_of_vespo(
+def vespo_options_need_vespo(
     loss_type: LossType,
     vespo_k_pos: float | None,
     vespo_lambda_pos: float | None,
     vespo_k_neg: float | None,
     vespo_lambda_neg: float | None,
 ) -> bool:
-    """No other loss has them."""
+    """No other loss has these options."""
     given = (vespo_k_pos, vespo_lambda_pos, vespo_k_neg, vespo_lambda_neg)
     return loss_type is LossType.VESPO or all(value is None for value in given)
 
 
 @rule(
     cel="self.lossType != 'vespo' || !has(self.ratioLevel) || self.ratioLevel == 'token'",
-    sentence="algorithm.ratioLevel must be token with lossType vespo, which makes a weight of the whole "
+    sentence="algorithm.ratioLevel must be token with lossType vespo, which combines the ratios of a "
     "sequence itself: remove it",
     field=".ratioLevel",
 )
 def vespo_has_token_ratios(loss_type: LossType, ratio_level: RatioLevel | None) -> bool:
-    """It takes the ratios of tokens together itself."""
+    """VESPO combines the ratios of the tokens itself."""
     return loss_type is not LossType.VESPO or ratio_level is not RatioLevel.SEQUENCE
 
 
@@ -263,11 +328,11 @@ def gdpo_normalises_itself(aggregation: Aggregation, scale_rewards: ScaleRewards
 
 LOSS_RULES = (
     cispo_has_a_cap,
-    upper_clip_has_a_ratio,
-    bounded_loss_is_clipped,
+    clip_high_needs_clipping_loss,
+    bounds_need_clipped_loss,
     delta_leaves_the_clip_range,
-    temperatures_are_of_sapo,
-    shapes_are_of_vespo,
+    sapo_options_need_sapo,
+    vespo_options_need_vespo,
     vespo_has_token_ratios,
     vespo_corrects_tokens,
     gdpo_normalises_itself,

@@ -1,16 +1,73 @@
-"""`model`: the policy to start from."""
+"""`model`: the policy to start from, and with `model.lora` the adapter that is trained in its place."""
 
 from enum import StrEnum
 from typing import Annotated
 
+from pydantic import Field
+
 from grpo_api import cel
 from grpo_api.model import NOT_STORED, ApiModel
-from grpo_api.rule import rule
+from grpo_api.rule import Follows, TextRule, rule
 from grpo_api.source import ModelSource
 from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec
 from grpo_api.v1alpha1.spec.fields import Revision
-from grpo_api.v1alpha1.spec.lora import LoraSpec
 from grpo_api.v1alpha1.spec.trainer import TrainerSpec, TrainerStrategy
+
+ALL_LINEAR = "all-linear"
+"""peft's word for every linear layer but the head."""
+_Target = Annotated[
+    str,
+    Field(max_length=128),
+    Follows(
+        TextRule(
+            "^[A-Za-z0-9_.-]+$",
+            "must be the last parts of a layer's name: use letters, digits, _, . and -, such as q_proj",
+        )
+    ),
+]
+
+
+@rule(
+    cel="!has(self.dropout) || self.dropout == 0.0",
+    sentence="model.lora.dropout must be 0, because with dropout the trainer's probabilities would not "
+    "be those of the engines: remove model.lora.dropout",
+    field=".dropout",
+)
+def adapter_drops_nothing(dropout: float | None) -> bool:
+    """Trainer and engines compute the same."""
+    return not dropout
+
+
+@rule(
+    cel=f"!has(self.targets) || !('{ALL_LINEAR}' in self.targets) || size(self.targets) == 1",
+    sentence=f"model.lora.targets has {ALL_LINEAR}, which means every linear layer but the head, beside "
+    f"other names: remove these, or {ALL_LINEAR}",
+    field=".targets",
+)
+def all_layers_are_named_alone(targets: tuple[str, ...]) -> bool:
+    """`all-linear` stands alone: a name beside it would add no layer."""
+    return ALL_LINEAR not in targets or len(targets) == 1
+
+
+class LoraSpec(ApiModel):
+    """A low-rank adapter (LoRA), which is trained while the model's own weights stay as they are."""
+
+    rules = (adapter_drops_nothing, all_layers_are_named_alone)
+
+    rank: Annotated[int, Field(ge=1, le=1024)]
+    """Rank of the two matrices whose product is added to a layer's weight; peft's `r`."""
+    alpha: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Scale of the adapter: the product of the matrices is multiplied by `alpha / rank`; peft's `lora_alpha`.
+    Defaults to twice the rank."""
+    dropout: Annotated[float, Field(ge=0, le=1)] | None = None
+    """peft's `lora_dropout`. It must be 0."""
+    targets: Annotated[tuple[_Target, ...], Field(min_length=1, max_length=64), NOT_STORED] = (ALL_LINEAR,)
+    """Layers that get an adapter, by the last parts of their names, such as `q_proj`; peft's
+    `target_modules`. Defaults to `all-linear`, which is every linear layer except the head and the experts of
+    a mixture of experts."""
+    export_merged: Annotated[bool, NOT_STORED] = False
+    """Also write the whole model at the end, with the adapter merged into its weights, to OUTPUT/merged.
+    OUTPUT/model always has the adapter alone."""
 
 
 class Dtype(StrEnum):
@@ -62,23 +119,23 @@ class ModelSpec(ApiModel):
     rules = (only_the_hub_has_revisions, flash_attention_is_not_float32)
 
     source: ModelSource
-    """`hf://ORG/NAME` is a model of the Hugging Face Hub; `pvc://CLAIM/PATH` and `file:///PATH` are Hugging
-    Face model directories on a PersistentVolumeClaim and in the image; `builtin://tiny` is a small random
-    Qwen2 with a character tokenizer that needs no download."""
+    """`hf://ORG/NAME` is a model of the Hugging Face Hub. `pvc://CLAIM/PATH` and `file:///PATH` are Hugging
+    Face model directories on a PersistentVolumeClaim and in the image. `builtin://tiny` is a small random
+    Qwen2 with a character tokenizer, which needs no download."""
     revision: Revision | None = None
-    """Branch, tag or commit of an `hf://` model. Branches and tags may move to another commit; attempts that
-    find the output of the first one stay on its commit."""
+    """Branch, tag or commit of an `hf://` model. A branch or tag may move to another commit; an attempt that
+    finds the output of the first one stays on that one's commit."""
     dtype: Dtype | None = None
-    """Precision of the weights in the engines and of the trainer's forward pass; without it `bfloat16` where
-    the trainer has GPUs and `float32` on CPU. The trainer itself keeps its weights, and what it saves, in
+    """Precision of the weights in the engines and of the trainer's forward pass. Defaults to `bfloat16` where
+    the trainer has GPUs, and to `float32` on CPU. The trainer itself keeps its weights, and what it saves, in
     float32."""
     attention: Annotated[Attention, NOT_STORED] = Attention.SDPA
-    """How the trainer computes attention; `sdpa`, PyTorch's own, is meant without it. The flash kernels need
-    GPUs and an image with the package, which the runtime's own has not; none is ever downloaded. With them
-    sequences share rows, and no padding is computed. Engines choose theirs themselves."""
+    """How the trainer computes attention. Defaults to `sdpa`, which is PyTorch's own. The flash kernels need
+    GPUs and an image with their package, which the product's own image does not have; nothing is downloaded.
+    With them sequences are packed, and no padding is computed. Engines choose their attention themselves."""
     lora: LoraSpec | None = None
-    """Train a low-rank adapter, and leave the model's own weights as they are. Checkpoints and the trained
-    model are then the adapter alone."""
+    """Train a low-rank adapter (LoRA), and leave the model's own weights as they are. Checkpoints and the
+    trained model are then the adapter alone."""
 
 
 # About the whole spec
@@ -98,8 +155,8 @@ def flash_attention_has_gpus(model: ModelSpec, trainer: TrainerSpec) -> bool:
 
 @rule(
     cel="!has(self.algorithm.kl) || !has(self.algorithm.kl.refSync) || !has(self.model.lora)",
-    sentence="algorithm.kl.refSync needs weights of the reference policy's own, and with model.lora it is "
-    "the model without its adapter: remove refSync, or remove lora",
+    sentence="algorithm.kl.refSync needs a reference policy with weights of its own, and with "
+    "model.lora the reference is the model without its adapter: remove refSync, or remove lora",
     field=".algorithm.kl.refSync",
 )
 def reference_has_own_weights(algorithm: AlgorithmSpec, model: ModelSpec) -> bool:

@@ -25,11 +25,9 @@ from grpo_api.core_v1.types import (
     TopologySpreadConstraint,
     VolumeMount,
 )
-from grpo_api.keyed_list import KeyedBy
 from grpo_api.model import ApiModel
 from grpo_api.quantity import Quantity, is_quantity
-from grpo_api.rule import refused, rule
-from grpo_api.text_rule import TextRule
+from grpo_api.rule import KeyedBy, TextRule, refused, rule
 from grpo_api.v1alpha1.spec.fields import ClaimName
 
 OWNED_PREFIXES = ("grpo.dev/", "app.kubernetes.io/")
@@ -80,7 +78,7 @@ def labels_are_not_owned(labels: Labels | None) -> bool:
     field=".annotations",
 )
 def annotations_are_not_owned(annotations: Annotations | None) -> bool:
-    """What a later release writes there does not meet a user's."""
+    """Annotations that a later release writes do not collide with a user's."""
     return not any(name.startswith(OWNED_PREFIXES) for name in annotations or {})
 
 
@@ -90,7 +88,7 @@ class PodMetadata(ApiModel):
     rules = (labels_are_not_owned, annotations_are_not_owned)
 
     labels: Labels | None = None
-    """Labels beside those of the operator."""
+    """Labels in addition to those of the operator."""
     annotations: Annotations | None = None
     """Annotations, such as those that a network plugin or a queue reads."""
 
@@ -108,7 +106,7 @@ def volume_has_one_source(
     empty_dir: EmptyDirVolumeSource | None,
     csi: CSIVolumeSource | None,
 ) -> bool:
-    """As for the volumes of a pod."""
+    """The API server checks the volumes of a pod in the same way."""
     sources = (persistent_volume_claim, config_map, secret, empty_dir, csi)
     return sum(source is not None for source in sources) == 1
 
@@ -133,7 +131,7 @@ def volume_name_is_not_owned(name: str) -> bool:
     field=".emptyDir.sizeLimit",
 )
 def size_limit_is_a_quantity(empty_dir: EmptyDirVolumeSource | None) -> bool:
-    """As for the volumes of a pod."""
+    """The API server checks the volumes of a pod in the same way."""
     return empty_dir is None or empty_dir.size_limit is None or is_quantity(empty_dir.size_limit)
 
 
@@ -152,15 +150,15 @@ class PodVolume(ApiModel):
     )
 
     name: Name
-    """Name by which volumeMounts refers to it."""
+    """Name that volumeMounts refers to."""
     persistent_volume_claim: PersistentVolumeClaimVolumeSource | None = None
-    """A claim of the job's namespace. With readOnly the kubelet leaves the group of its files as it is."""
+    """A claim in the job's namespace. With readOnly the kubelet does not change the group of its files."""
     config_map: ConfigMapVolumeSource | None = None
     """A ConfigMap as files."""
     secret: SecretVolumeSource | None = None
     """A Secret as files."""
     empty_dir: EmptyDirVolumeSource | None = None
-    """Scratch space; with medium Memory it counts as memory of the pod."""
+    """Scratch space. With medium Memory it counts as memory of the pod."""
     csi: CSIVolumeSource | None = None
     """A volume that a CSI driver makes for each pod, such as one with credentials from a vault."""
     host_path: _Object | None = None
@@ -173,7 +171,7 @@ class PodSettings(ApiModel):
     rules = (
         refused(
             "securityContext",
-            "podTemplate.spec.securityContext is refused, because the pods of a job are those of Pod "
+            "podTemplate.spec.securityContext is refused, because the pods of a job keep to Pod "
             "Security restricted: remove it, and make volumes readable for group 1000",
         ),
         refused(
@@ -208,18 +206,18 @@ class PodSettings(ApiModel):
         ),
         refused(
             "nodeName",
-            "podTemplate.spec.nodeName is refused, because it would pass the scheduler by: use nodeSelector "
-            "with kubernetes.io/hostname",
+            "podTemplate.spec.nodeName is refused, because it would bypass the scheduler: use "
+            "nodeSelector with kubernetes.io/hostname",
         ),
     )
 
     node_selector: Labels | None = None
     """Labels that a node must have."""
     affinity: Affinity | None = None
-    """Which nodes, and which neighbours, the pods want or avoid."""
+    """Which nodes, and which other pods on them, the pods want or avoid."""
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32)] | None = None
-    """Taints of nodes that the pods may have, such as those of GPU nodes. Pods leave a node that is not ready
-    or unreachable after 30 s whatever stands here."""
+    """Taints of nodes that the pods tolerate, such as those of GPU nodes. Whatever is set here, pods leave a
+    node that is not ready or unreachable after 30 s."""
     topology_spread_constraints: (
         Annotated[tuple[TopologySpreadConstraint, ...], Field(max_length=8)] | None
     ) = None
@@ -231,22 +229,22 @@ class PodSettings(ApiModel):
     runtime_class_name: ClaimName | None = None
     """RuntimeClass of the pods, such as nvidia."""
     service_account_name: ClaimName | None = None
-    """ServiceAccount of the pods, for the identity that a cloud gives it; no token of the API server is
-    mounted. The operator has to allow it, with `podTemplates.serviceAccounts` of its chart."""
+    """ServiceAccount of the pods, for the identity that a cloud gives it. No token of the API server is
+    mounted. The operator must allow it, with `podTemplates.serviceAccounts` of its chart."""
     volumes: Annotated[tuple[PodVolume, ...], Field(max_length=16), KeyedBy("name")] | None = None
-    """More volumes, for podTemplate.container.volumeMounts."""
+    """Volumes in addition to those of the operator. podTemplate.container.volumeMounts mounts them."""
     resource_claims: Annotated[tuple[PodResourceClaim, ...], Field(max_length=16), KeyedBy("name")] | None = (
         None
     )
-    """GPUs by dynamic resource allocation, of which the container uses all. How many there are does not stand
-    in a claim: a trainer says it with processesPerNode, a rollout pod with the sizes of its engine."""
+    """GPUs by dynamic resource allocation. The container uses all claims. A claim does not say how many GPUs
+    it has: for a trainer processesPerNode says it, for a rollout pod the parallel sizes of `engine`."""
     termination_grace_period_seconds: Annotated[int, Field(ge=30, le=86_400)] | None = None
-    """How long a pod may take to end, in which a trainer saves a checkpoint. Without it a rollout pod has
-    30 s, and a trainer pod what its saves are known or likely to need."""
+    """How long a pod may take to end; a trainer saves a checkpoint in this time. Defaults to 30 for a rollout
+    pod, and for a trainer pod to what its saves need, as far as that is known, and at least to 60."""
     host_network: bool | None = None
-    """Whether the pods use the network of their node, as some fast networks need. No NetworkPolicy holds
-    there, and a node has room for one pod of each port. The operator has to allow it, with
-    `podTemplates.hostNetwork` of its chart, and the namespace needs Pod Security `privileged`."""
+    """Use the network of the node, as some fast networks need. NetworkPolicies do not hold there, and two
+    pods with the same port cannot be on one node. The operator must allow it, with `podTemplates.hostNetwork`
+    of its chart, and the namespace needs Pod Security `privileged`."""
     security_context: _Object | None = None
     """Refused."""
     host_pid: bool | None = Field(default=None, alias="hostPID")
@@ -274,7 +272,7 @@ class PodSettings(ApiModel):
     field=".env",
 )
 def variables_are_not_owned(env: tuple[EnvVar, ...] | None) -> bool:
-    """What the product relies on is what it has set."""
+    """The product relies on the variables that it sets."""
     return not any(
         variable.name in OWNED_VARIABLES or variable.name.startswith(OWNED_PREFIX_OF_VARIABLES)
         for variable in env or ()
@@ -291,9 +289,9 @@ _OWNED_PATHS = TextRule(
 @rule(
     cel="!has(self.volumeMounts) || "
     f"!self.volumeMounts.exists(mount, mount.mountPath.matches(r'''{_OWNED_PATHS.pattern}'''))",
-    sentence="podTemplate.container.volumeMounts has a mountPath that is relative, has a / too many, or "
-    "hides a directory of the system or of the operator (/cache, /dev, /etc/grpo, /grpo, /output, "
-    "/tmp): mount it elsewhere, such as below /mnt",
+    sentence="podTemplate.container.volumeMounts has a mountPath that is relative, has one / too many, "
+    "or hides a directory of the system or of the operator (/cache, /dev, /etc/grpo, /grpo, "
+    "/output, /tmp): mount it elsewhere, such as below /mnt",
     field=".volumeMounts",
 )
 def mounts_hide_nothing(volume_mounts: tuple[VolumeMount, ...] | None) -> bool:
@@ -315,7 +313,7 @@ class PodContainer(ApiModel):
     rules = (
         refused(
             "securityContext",
-            "podTemplate.container.securityContext is refused, because the pods of a job are those of Pod "
+            "podTemplate.container.securityContext is refused, because the pods of a job keep to Pod "
             "Security restricted: remove it",
         ),
         refused(
@@ -342,17 +340,18 @@ class PodContainer(ApiModel):
     )
 
     env: Annotated[tuple[EnvVar, ...], Field(max_length=64), KeyedBy("name")] | None = None
-    """Environment variables, such as those of NCCL. Reward code sees them too: a Secret is safer as a file of
-    a volume."""
+    """Environment variables, such as those of NCCL. The code of rewards sees them too: a Secret is safer as a
+    file on a volume."""
     env_from: Annotated[tuple[EnvFromSource, ...], Field(max_length=16)] | None = None
-    """ConfigMaps and Secrets whose keys become variables. Variables that a pod already has win over
-    them. They must have none of the others that env refuses."""
+    """ConfigMaps and Secrets whose keys become variables. A variable that a pod already has is not replaced.
+    They must not have other variables that `env` refuses, such as HF_TOKEN; the operator cannot look into
+    them."""
     volume_mounts: Annotated[tuple[VolumeMount, ...], Field(max_length=32), KeyedBy("mountPath")] | None = (
         None
     )
     """Where the volumes of podTemplate.spec.volumes are mounted."""
     image_pull_policy: PullPolicy | None = None
-    """When a node pulls the image; without it IfNotPresent."""
+    """When a node pulls the image. Defaults to IfNotPresent."""
     security_context: _Object | None = None
     """Refused."""
     image: Annotated[str, Field(max_length=512)] | None = None
@@ -374,7 +373,7 @@ class PodContainer(ApiModel):
     field=".container.volumeMounts",
 )
 def mounts_have_volumes(container: PodContainer | None, spec: PodSettings | None) -> bool:
-    """As for the mounts of a pod."""
+    """The API server checks the mounts of a pod in the same way."""
     mounts = (container.volume_mounts if container else None) or ()
     volumes = (spec.volumes if spec else None) or ()
     return {mount.name for mount in mounts} <= {volume.name for volume in volumes}
@@ -387,12 +386,12 @@ def mounts_have_volumes(container: PodContainer | None, spec: PodSettings | None
     field=".sharedMemory",
 )
 def shared_memory_is_a_quantity(shared_memory: str | int | None) -> bool:
-    """As for the volumes of a pod."""
+    """The API server checks the volumes of a pod in the same way."""
     return shared_memory is None or is_quantity(shared_memory)
 
 
 class PodTemplateSpec(ApiModel):
-    """What is added to the pods of a role. `grpo-runtime run` has no pods and ignores it."""
+    """What is added to the pods of a role."""
 
     rules = (mounts_have_volumes, shared_memory_is_a_quantity)
 
@@ -404,7 +403,7 @@ class PodTemplateSpec(ApiModel):
     """Fields of the one container of a pod: variables and mounts."""
     shared_memory: Quantity | None = None
     """Size of /dev/shm, which NCCL uses between GPUs that do not reach each other directly. Only what is used
-    counts as memory of the pod. Without it 1Gi, and one more for each GPU where there are several."""
+    counts as memory of the pod. Defaults to 1Gi, and 1Gi more for each GPU where there are several."""
 
     @property
     def has_claims(self) -> bool:

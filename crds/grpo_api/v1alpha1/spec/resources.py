@@ -124,7 +124,7 @@ def is_gpu(name: str) -> bool:
 
 @rule(
     cel=f"self.limits.filter(name, {cel.is_gpu('name')}).size() <= 1",
-    sentence="limits names GPUs of several kinds, and each process takes one that it cannot choose: keep "
+    sentence="limits names GPUs of several kinds, and a process cannot choose which one it gets: keep "
     "nvidia.com/gpu, or one size of nvidia.com/mig-*",
     field=".limits",
 )
@@ -160,10 +160,10 @@ class ResourcesSpec(ApiModel):
     )
 
     limits: QuantityMap = Field(default={})
-    """Upper bounds, such as cpu, memory, nvidia.com/gpu. A slice such as nvidia.com/mig-3g.40gb counts as a
-    GPU; a pod may have one."""
+    """Upper bounds, such as cpu, memory and nvidia.com/gpu. A slice such as nvidia.com/mig-3g.40gb counts as
+    a GPU; a pod may have one."""
     requests: QuantityMap = Field(default={})
-    """What the scheduler reserves; defaults to the limits."""
+    """What the scheduler reserves. Defaults to the limits."""
 
     @property
     def num_gpus(self) -> int:

@@ -6,21 +6,19 @@ from typing import Annotated
 from pydantic import Field
 
 from grpo_api.model import NOT_STORED, ApiModel
-from grpo_api.rule import rule
+from grpo_api.rule import Follows, TextRule, rule
 from grpo_api.source import RewardModelSource, Volume, VolumeKind
-from grpo_api.text_rule import Follows, TextRule
 from grpo_api.v1alpha1.spec.dataset import DatasetSpec
-from grpo_api.v1alpha1.spec.fields import ClaimName, Revision
+from grpo_api.v1alpha1.spec.fields import ClaimName, CodeRef, FunctionPath, Revision
 from grpo_api.v1alpha1.spec.model import Dtype
 from grpo_api.v1alpha1.spec.sampling import SamplingSpec
-from grpo_api.v1alpha1.spec.user_code import CodeRef, FunctionPath
 
 MOST_WORKERS = 256
 """Processes of one reward function."""
 MOST_THREADS = 512
-"""Of one process of a reward model."""
+"""Most threads of one process of a reward model."""
 REQUESTS_AT_A_TIME = 16
-"""To one service: it waits for networks and not for our CPUs."""
+"""Requests to one service at a time: it waits for networks and not for our CPUs."""
 Name = Annotated[
     str,
     Field(max_length=63),
@@ -55,20 +53,20 @@ class RewardServiceSpec(ApiModel):
         Follows(
             TextRule(
                 r"^https?://[^/?#@\s]+(/[^?#@\s]*)?$",
-                "must be an address without user, password, query or fragment: write http://HOST/PATH or "
-                "https://HOST/PATH, and put credentials into the Secret of headersSecret",
+                "must be an address without user, password, query or fragment: write http://HOST/PATH "
+                "or https://HOST/PATH, and put credentials into the Secret that headersSecret names",
             )
         ),
     ]
     """Address that each group is posted to, such as `https://judge.rewards.svc/score`."""
     headers_secret: ClaimName | None = None
-    """Secret whose keys are headers of each request, such as `Authorization`, mounted in the first trainer
-    pod only. Its key `ca.crt`, if it has one, is no header: it is the authority, in PEM, that signs the
+    """Secret whose keys are headers of each request, such as `Authorization`. Only the first trainer pod
+    mounts it. A key `ca.crt` is not sent: it is the certificate authority, in PEM, that has signed the
     certificate of the service."""
 
     @property
     def secret_volume(self) -> Volume | None:
-        """What the first trainer pod mounts for it."""
+        """The Secret that the first trainer pod mounts for it."""
         return None if self.headers_secret is None else Volume(VolumeKind.SECRET, self.headers_secret)
 
 
@@ -93,12 +91,13 @@ class RewardModelSpec(ApiModel):
     revision: Revision | None = None
     """Branch, tag or commit of an `hf://` model."""
     dtype: Annotated[Dtype, NOT_STORED] = Dtype.FLOAT32
-    """Precision of its weights; `float32` if it is left out, which most CPUs compute fastest."""
+    """Precision of its weights. Defaults to `float32`, which most CPUs compute fastest."""
     batch_size: Annotated[int, Field(ge=1, le=4096), NOT_STORED] = 8
-    """Completions in one forward pass, all of the same prompt; 8 if it is left out."""
+    """Completions in one forward pass, all of the same prompt. Defaults to 8."""
     threads: Annotated[int, Field(ge=1, le=MOST_THREADS)] | None = None
-    """CPU threads of each process that has the model. Left out, the CPUs of the trainer pod, by its limit or
-    else by its request, divided by `workers`, and at least as many as all its training processes have."""
+    """CPU threads of each process that has the model. Defaults to the CPUs of the trainer pod divided by
+    `workers`. Its CPUs are its cpu limit or else its cpu request, and at least the threads of its training
+    processes."""
 
 
 @rule(
@@ -144,46 +143,47 @@ class RewardSpec(ApiModel):
     rules = (has_one_source, pattern_belongs_to_regex, overlong_belongs_to_length)
 
     name: Name
-    """Name in metrics: rewards/NAME/mean."""
+    """Name of the reward in metrics, such as rewards/NAME/mean."""
     weight: Annotated[float, Field(ge=-1000, le=1000), NOT_STORED] = 1.0
-    """Factor in the weighted sum of all rewards; 1 if it is left out."""
+    """Factor of this reward in the weighted sum. Defaults to 1."""
     builtin: BuiltinReward | None = None
-    """A function that comes with the runtime. `exact_match` is 1 when the completion is the answer, else 0;
-    `char_accuracy` is the share of the answer's characters that are right; `regex` is 1 when `pattern` is
-    found in the completion; `format` is 1 for `<think>...</think>` followed by `<answer>...</answer>`;
+    """A function that comes with the runtime. `exact_match` is 1 when the completion is the answer, else 0.
+    `char_accuracy` is the share of the answer's characters that are right. `regex` is 1 when `pattern` is
+    found in the completion. `format` is 1 for `<think>...</think>` followed by `<answer>...</answer>`.
     `length` is 0 and falls to -1 over the last `overlongTokens` before sampling.maxTokens (DAPO's soft
-    overlong punishment); `math_verify` is 1 when the completion's final expression equals the answer's;
+    overlong punishment). `math_verify` is 1 when the completion's final expression equals the answer's.
     `reasoning_gym` is the scorer of a `reasoning-gym://` dataset."""
     pattern: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     """Python regular expression of the builtin `regex`, searched in the completion."""
     overlong_tokens: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
     """Length of the interval in which the builtin `length` falls from 0 to -1, in tokens."""
     function: FunctionPath | None = None
-    """`module:attribute` in the image, called the way TRL calls reward functions."""
+    """`module:function` in the image, called the way TRL calls reward functions."""
     config_map: CodeRef | None = None
     """A function whose code is in a ConfigMap, called the way TRL calls reward functions."""
     service: RewardServiceSpec | None = None
     """An HTTP service. While it cannot be reached, or answers with 408, 429, 502, 503 or 504, it is asked
-    again with growing pauses; after five minutes the attempt ends, and the next one asks again."""
+    again with growing pauses. After five minutes the attempt ends, and the next one asks again."""
     model: RewardModelSpec | None = None
-    """A reward model: its only logit is the reward. It reads the prompt and the completion as one text, or
-    through its chat template where the prompt is a chat."""
+    """A reward model: a sequence classifier whose only logit is the reward. It runs on the CPUs of the first
+    trainer pod. It reads the prompt and the completion as one text, or through its chat template where the
+    prompt is a chat."""
     timeout_seconds: Annotated[int, Field(ge=1, le=3600), NOT_STORED] = 60
-    """How long one call may take, which scores the completions of one prompt, before they count as failed; 60
-    if it is left out."""
+    """How long one call may take; it scores the completions of one prompt. When it takes longer, they count
+    as failed. Defaults to 60."""
     max_failure_share: Annotated[float, Field(ge=0, le=1), NOT_STORED] = 0.5
-    """0.5 if it is left out. A sample fails when the function raises, hangs or returns no number, and
-    then has no reward. When more than this share of a step's samples fail, the job fails with the
-    function's own error. One call that hangs, or whose process dies, is tolerated in a step whatever its
-    share; once the function has scored a step, all of them are, and count for maxFailingSteps only."""
+    """Largest share of a step's samples that may fail. A sample fails when the function raises, hangs or
+    returns no number, and then has no reward. When more fail, the job fails with the function's own error. A
+    call that hangs or whose process dies does not count if nothing else in the step fails, or once the
+    function has scored a step; maxFailingSteps limits those. Defaults to 0.5."""
     workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] | None = None
-    """Processes in the first trainer pod that call the function at the same time, each for the completions of
-    another prompt; requests at the same time to a service. Left out, as many as the pod has CPUs for code of
-    yours, math_verify and reasoning_gym, 1 for other builtins and for a model, which each process loads, and
-    16 for a service. Rewards do not depend on it, unless a function remembers its calls: it then needs 1."""
+    """How many calls are made at the same time, each for the completions of another prompt: by processes in
+    the first trainer pod, or as requests to a service. Defaults to the number of the pod's CPUs for code of
+    yours, math_verify and reasoning_gym, to 1 for other builtins and for a model, which each process loads,
+    and to 16 for a service. Rewards do not depend on it, unless a function remembers its calls: set it to 1
+    then."""
     max_failing_steps: Annotated[int, Field(ge=1, le=1_000_000), NOT_STORED] = 10
-    """Steps in a row in which a call failed, after which the job fails; 10 if it is left out, which are no
-    accident, and few enough to lose."""
+    """The job fails after this many steps in a row in which a call failed. Defaults to 10."""
 
     @property
     def is_code(self) -> bool:
@@ -197,7 +197,7 @@ class RewardSpec(ApiModel):
 
     @property
     def secret_volume(self) -> Volume | None:
-        """What the first trainer pod mounts for its calls."""
+        """The Secret that the first trainer pod mounts for its calls."""
         return None if self.service is None else self.service.secret_volume
 
     @property
@@ -236,8 +236,8 @@ def scorer_has_its_dataset(rewards: tuple[RewardSpec, ...], dataset: DatasetSpec
 
 @rule(
     cel="self.rewards.exists(reward, !has(reward.weight) || reward.weight != 0.0)",
-    sentence="rewards must not all have weight 0, for then nothing is learned: set the weight of at least "
-    "one",
+    sentence="rewards must not all have weight 0, because then nothing is learned: set the weight of at "
+    "least one",
     field=".rewards",
 )
 def some_reward_counts(rewards: tuple[RewardSpec, ...]) -> bool:

@@ -14,9 +14,9 @@ from grpo_api.v1alpha1.spec.resources import ResourcesSpec
 
 @rule(
     cel=f"!has(self.nodesPerReplica) || self.nodesPerReplica == 1 || !{cel.has_host_network('self')}",
-    sentence="rollout.nodesPerReplica must be 1 with podTemplate.spec.hostNetwork, because vLLM's channels "
-    "between the pods of an engine ask for no token, and no NetworkPolicy guards the network of a node: "
-    "remove one of them",
+    sentence="rollout.nodesPerReplica must be 1 with podTemplate.spec.hostNetwork, because vLLM's "
+    "channels between the pods of an engine ask for no token, and NetworkPolicies do not hold "
+    "on the network of a node: remove one of them",
     field=".nodesPerReplica",
 )
 def channels_are_guarded(nodes_per_replica: int, pod_template: PodTemplateSpec | None) -> bool:
@@ -30,16 +30,17 @@ class RolloutSpec(ApiModel):
     rules = (channels_are_guarded,)
 
     replicas: Annotated[int, Field(ge=1, le=1024), MAY_CHANGE] = 1
-    """Engines; may be changed while the job runs, also through kubectl scale."""
+    """How many engines there are. May be changed while the job runs, also with `kubectl scale`."""
     nodes_per_replica: Annotated[int, Field(ge=1, le=64), NOT_STORED] = 1
-    """Pods of one engine, which share out its workers evenly; without it one. They start together, and are
-    replaced together when one of them ends. For an engine that needs the GPUs of more than one node."""
+    """How many pods make up one engine, for one that needs the GPUs of several nodes. They divide its workers
+    evenly, start together, and are replaced together when one of them ends. Defaults to 1."""
     resources: ResourcesSpec = ResourcesSpec()
     """Resources of each rollout pod."""
     lost_timeout_seconds: Annotated[int, Field(ge=1, le=604_800)] = 900
-    """How long training waits while there is no engine at all, before the attempt fails."""
+    """How long training waits while there is no engine at all. After that the attempt fails."""
     pod_template: PodTemplateSpec | None = None
-    """What is added to the rollout pods: where they run, variables, volumes."""
+    """What is added to the rollout pods: placement, variables, volumes. `grpo-runtime run` has no pods and
+    ignores it."""
 
     @property
     def has_gpus(self) -> bool:
@@ -49,8 +50,8 @@ class RolloutSpec(ApiModel):
 
 ROLLOUT_STAYS = Transition(
     "has(self.rollout) == has(oldSelf.rollout)",
-    "spec.rollout can be neither added nor removed once the job exists, also not by kubectl scale, for it "
-    "decides where the engines run: create a new job",
+    "spec.rollout cannot be added or removed once the job exists, not even by kubectl scale, because "
+    "it decides where the engines run: create a new job",
     field=".rollout",
 )
 """Rollout pods can be neither introduced nor given up; only their number may change."""

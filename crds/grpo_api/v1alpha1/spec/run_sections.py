@@ -1,25 +1,36 @@
-"""The sections of a spec that every pod gets."""
+"""The sections of a spec that every pod gets, `hub` among them, and rules about several of them."""
 
 from typing import Annotated
 
 from pydantic import Field
 
-from grpo_api.keyed_list import KeyedBy
 from grpo_api.model import NOT_STORED, ApiModel
+from grpo_api.rule import KeyedBy, rule
 from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec
-from grpo_api.v1alpha1.spec.checkpoint import CheckpointSpec
+from grpo_api.v1alpha1.spec.checkpoint import CheckpointSpec, ResumeFromSpec
 from grpo_api.v1alpha1.spec.colocated import ColocatedSpec, has_own_process, is_on_ray
 from grpo_api.v1alpha1.spec.dataset import DatasetSpec
 from grpo_api.v1alpha1.spec.engine import EngineSpec
 from grpo_api.v1alpha1.spec.export import ExportSpec
-from grpo_api.v1alpha1.spec.hub import HubSpec
+from grpo_api.v1alpha1.spec.fields import ClaimName
 from grpo_api.v1alpha1.spec.model import ModelSpec
-from grpo_api.v1alpha1.spec.report import ReportSpec
-from grpo_api.v1alpha1.spec.resume import ResumeFromSpec
+from grpo_api.v1alpha1.spec.report import ReportSpec, TrackerName, TrackerSpec
 from grpo_api.v1alpha1.spec.rewards import RewardSpec
 from grpo_api.v1alpha1.spec.sampling import SamplingSpec
-from grpo_api.v1alpha1.spec.trackers import TrackerSpec
 from grpo_api.v1alpha1.spec.weight_sync import WeightSyncSpec
+
+
+class HubSpec(ApiModel):
+    """How `hf://` models and datasets are downloaded from the Hugging Face Hub."""
+
+    token_secret: ClaimName | None = None
+    """Secret whose key `token` is an access token, for private or gated repositories. Pods mount it as a
+    file."""
+    cache_claim: ClaimName | None = None
+    """PersistentVolumeClaim with the Hub's cache. All pods mount it, so that files are downloaded once and
+    kept for the next job. Without it every pod downloads them itself."""
+    offline: bool = False
+    """Use only files that are in the cache, and never ask the Hub."""
 
 
 class RunSections(ApiModel):
@@ -31,35 +42,38 @@ class RunSections(ApiModel):
     dataset: DatasetSpec
     """Where prompts come from."""
     rewards: Annotated[tuple[RewardSpec, ...], Field(min_length=1, max_length=16), KeyedBy("name")]
-    """Reward functions; their weighted sum is the reward."""
+    """Reward functions. The reward of a completion is their weighted sum."""
     algorithm: AlgorithmSpec
-    """GRPO and its numbers."""
+    """GRPO: how long to train, on how many prompts and completions, with which loss and optimizer."""
     sampling: SamplingSpec = SamplingSpec()
     """How completions are sampled."""
     engine: EngineSpec = EngineSpec()
     """vLLM's settings."""
     colocated: ColocatedSpec | None = None
-    """What starts the engines of mode Colocated; only in that mode."""
+    """How the engines of mode Colocated are started. Only in that mode."""
     weight_sync: WeightSyncSpec = WeightSyncSpec()
     """How engines get new weights."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     """When to save and where."""
     resume_from: ResumeFromSpec | None = None
-    """Begin with a checkpoint of another job. Everything else may be different in this one, such as
-    resources, placement and image. As soon as this job has a checkpoint of its own it goes on from that."""
+    """Begin with a checkpoint of another job. The rest of the spec may differ from that job's, such as
+    resources, placement and image. Once this job has a checkpoint of its own, it continues from that."""
     hub: HubSpec = HubSpec()
     """How `hf://` models and datasets are downloaded from the Hugging Face Hub."""
     export: Annotated[tuple[ExportSpec, ...], Field(max_length=8), KeyedBy("to")] | None = None
-    """Where the trained model is uploaded to when every step is done; `model/` in the output directory stays.
-    The job is complete when all have it. Name `checkpoint.claimName` too: without it a model whose upload
-    fails is lost with the pod."""
+    """Destinations that the trained model is uploaded to after the last step. The job is complete once all of
+    them have it. The copy in `model/` of the output directory stays. Set `checkpoint.claimName` too: without
+    a claim, a model whose upload fails is lost with the pod."""
     report: Annotated[ReportSpec, NOT_STORED] = ReportSpec()
-    """What people read of the run, beside its metrics."""
-    trackers: Annotated[tuple[TrackerSpec, ...], Field(max_length=2), KeyedBy("name")] | None = None
-    """Services that get the metrics of every step, beside `metrics.jsonl` and TensorBoard's files."""
+    """What is written for people to read, in addition to the metrics."""
+    trackers: (
+        Annotated[tuple[TrackerSpec, ...], Field(max_length=len(TrackerName)), KeyedBy("name")] | None
+    ) = None
+    """Services that get the metrics of every step, in addition to `metrics.jsonl` and the files for
+    TensorBoard."""
 
     @property
-    def has_own_process(self) -> bool:
+    def engine_has_own_process(self) -> bool:
         """Whether a colocated engine lives in another process than its rank."""
         return has_own_process(self.engine, self.colocated)
 
@@ -67,3 +81,36 @@ class RunSections(ApiModel):
     def is_on_ray(self) -> bool:
         """Whether colocated engines are actors of a Ray cluster of the job."""
         return is_on_ray(self.colocated)
+
+
+# Rules across sections
+
+
+@rule(
+    cel="!has(self.export) || !self.hub.offline || self.export.all(e, !e.to.startsWith('hf://'))",
+    sentence="hub.offline keeps every pod from the Hub, and export.to names a repository there: remove one",
+    field=".export",
+)
+def export_reaches_the_hub(export: tuple[ExportSpec, ...] | None, hub: HubSpec) -> bool:
+    """An upload needs the network."""
+    return not (hub.offline and any(destination.is_hub for destination in export or ()))
+
+
+@rule(
+    cel="!has(self.engine.compiledCacheClaim) || !([has(self.checkpoint.claimName) ? "
+    "self.checkpoint.claimName : '', has(self.hub.cacheClaim) ? self.hub.cacheClaim : '']"
+    ".exists(claim, claim == self.engine.compiledCacheClaim) || has(self.weightSync.disk) && "
+    "self.weightSync.disk.to.startsWith('pvc://' + self.engine.compiledCacheClaim + '/'))",
+    sentence="engine.compiledCacheClaim is also the claim of the checkpoints, of the Hub's cache or of "
+    "weightSync.disk, to which others write, and the code in a compiled cache is run without a "
+    "check: name a claim that nothing else uses",
+    field=".engine.compiledCacheClaim",
+)
+def compiled_cache_has_its_own_claim(
+    engine: EngineSpec, checkpoint: CheckpointSpec, hub: HubSpec, weight_sync: WeightSyncSpec
+) -> bool:
+    """Reward functions run where the checkpoints and the weights are written, and other jobs write to the
+    cache of the Hub."""
+    claim, disk = engine.compiled_cache_claim, weight_sync.disk
+    is_weight_claim = disk is not None and disk.to.startswith(f"pvc://{claim}/")
+    return claim is None or not (claim in (checkpoint.claim_name, hub.cache_claim) or is_weight_claim)

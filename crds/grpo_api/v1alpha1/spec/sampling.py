@@ -1,14 +1,44 @@
-"""`sampling`: how completions are sampled, and how prompts become chats."""
+"""`sampling`: how prompts become chats and completions are sampled, and `rolloutFunction`."""
 
 from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
-from grpo_api.model import ApiModel
+from grpo_api.model import NOT_STORED, ApiModel
 from grpo_api.rule import rule
 from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec
+from grpo_api.v1alpha1.spec.fields import CodeRef, FunctionPath
 from grpo_api.v1alpha1.spec.loss import LossType, RatioLevel
-from grpo_api.v1alpha1.spec.rollout_function import RolloutFunctionSpec
+
+
+@rule(
+    cel="has(self.function) != has(self.configMap)",
+    sentence="sampling.rolloutFunction needs exactly one of function and configMap: set one and remove the "
+    "other",
+)
+def has_one_place(function: str | None, config_map: CodeRef | None) -> bool:
+    """The function is in the image or in a ConfigMap."""
+    return (function is None) != (config_map is None)
+
+
+class RolloutFunctionSpec(ApiModel):
+    """A coroutine of yours that makes each completion: it samples turns from the job's engines, and adds what
+    tools say between them. Set one of `function` and `configMap`."""
+
+    rules = (has_one_place,)
+
+    function: FunctionPath | None = None
+    """`module:function` in the image."""
+    config_map: CodeRef | None = None
+    """A function whose code is in a ConfigMap."""
+    timeout_seconds: Annotated[int, Field(ge=1, le=3600), NOT_STORED] = 60
+    """How long your code may take between two turns, for all completions of a step together. Defaults to 60.
+    When it takes longer, raises or dies, the unfinished completions are made again; after the third time in a
+    row the job fails."""
+    max_turns: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Most turns of a completion. One that asks for another turn is cut, as at sampling.maxTokens. Without it
+    only sampling.maxTokens is a limit."""
+
 
 LOWEST_TEMPERATURE = 0.01
 """Below it vLLM samples at another temperature than the one that it is asked for, or greedily."""
@@ -24,36 +54,38 @@ class SamplingSpec(ApiModel):
     temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
     """Softmax temperature, at least 0.01."""
     max_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = 256
-    """Longest completion, in tokens; with rolloutFunction all its turns together, and what is between
-    them."""
+    """Longest completion, in tokens. With rolloutFunction this counts all turns of the completion and what is
+    between them."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Sample only from the likeliest tokens that together have this probability. It changes the distribution,
-    so the bound on the mismatch of logprobs is off."""
+    """Sample only from the likeliest tokens that together have this probability. The engines' logprobs are
+    then meant to differ from the trainer's, so condition MismatchHigh is not reported."""
     top_k: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
-    """Sample only from so many of the likeliest tokens; as topP."""
+    """Sample only from this many of the likeliest tokens. Condition MismatchHigh is not reported, as with
+    topP."""
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Sample only tokens that have this share of the likeliest one's probability; as topP."""
+    """Sample only tokens with at least this share of the likeliest token's probability. Condition
+    MismatchHigh is not reported, as with topP."""
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
-    """Above 1 makes tokens that are in the prompt or the completion already less likely. The trainer does not
-    know it, so it needs algorithm.importanceCorrection.mode none."""
+    """Above 1, tokens that already are in the prompt or in the completion become less likely. The trainer
+    does not compute this, so it needs algorithm.importanceCorrection.mode none."""
     stop: Annotated[tuple[StopString, ...], Field(min_length=1, max_length=16)] | None = None
-    """Texts that end a completion, which counts as terminated. It is trained up to and including the token
-    that completes the text."""
+    """Texts that end a completion, which then counts as terminated and not as cut. The completion is trained
+    up to the token that completes the text, including it."""
     regex: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
-    """Regular expression that every completion must match, which vLLM sees to token by token. The trainer
-    does not know it, so it needs algorithm.importanceCorrection.mode none."""
+    """Regular expression that every completion must match; vLLM enforces it token by token. The trainer does
+    not compute this, so it needs algorithm.importanceCorrection.mode none."""
     apply_chat_template: bool | None = None
-    """Whether a text prompt becomes a chat of one message of the user. A prompt that is a list of messages is
-    a chat anyway."""
+    """Turn a text prompt into a chat with one message of the user. A prompt that is a list of messages is a
+    chat in any case. Defaults to false."""
     system_prompt: Annotated[str, Field(min_length=1, max_length=32_768)] | None = None
-    """First message, of role system, of every chat that does not begin with one."""
+    """System message that is put first in every chat that does not begin with one."""
     chat_template: Annotated[str, Field(min_length=1, max_length=131_072)] | None = None
-    """Jinja text that turns a chat into the text that the model gets, in place of the tokenizer's own."""
+    """Jinja template that makes the model's input of a chat, in place of the tokenizer's own."""
     chat_template_arguments: Annotated[dict[str, TemplateArgument], Field(max_length=32)] | None = None
     """Variables of the chat template, such as `enable_thinking: false`."""
     rollout_function: RolloutFunctionSpec | None = None
-    """Code of yours that makes completions of several turns, with tools between them. Without it a completion
-    is one turn."""
+    """Your code that makes completions of several turns, with tools between them. Without it a completion is
+    one turn."""
 
     @property
     def truncations(self) -> tuple[str, ...]:
@@ -162,11 +194,12 @@ def truncation_is_not_corrected_with_vespo(sampling: SamplingSpec, algorithm: Al
     f"({_NO_TRUNCATION} && "
     "(!has(self.sampling.repetitionPenalty) || self.sampling.repetitionPenalty == 1.0) && "
     "!has(self.sampling.regex))",
-    sentence="algorithm.offPolicyThreshold compares the engine's probabilities with the trainer's, which "
-    "sampling.topP, topK, minP, repetitionPenalty and regex make different also where the policy is the "
-    "same, so that bad completions would be left out: remove offPolicyThreshold, or remove these",
+    sentence="algorithm.offPolicyThreshold compares the engine's probabilities with the trainer's, "
+    "which sampling.topP, topK, minP, repetitionPenalty and regex make different even where "
+    "the policy is the same, so that bad completions would be left out: remove "
+    "offPolicyThreshold, or remove these",
     field=".algorithm.offPolicyThreshold",
 )
 def off_policy_threshold_compares_policies(sampling: SamplingSpec, algorithm: AlgorithmSpec) -> bool:
-    """What is far from the engine is far from the policy that sampled it."""
+    """Tokens far from the engine's distribution are far from the policy that sampled them."""
     return algorithm.off_policy_threshold is None or not sampling.transforms

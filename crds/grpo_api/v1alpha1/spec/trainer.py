@@ -1,5 +1,6 @@
-"""`trainer`: the trainer pods."""
+"""`trainer`: the trainer pods, and how the policy is spread over their processes, with `deepspeed`."""
 
+import re
 from enum import StrEnum
 from typing import Annotated
 
@@ -7,11 +8,65 @@ from pydantic import Field
 
 from grpo_api import cel
 from grpo_api.model import ApiModel
-from grpo_api.rule import rule
+from grpo_api.rule import Rule, rule
 from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec
-from grpo_api.v1alpha1.spec.deepspeed import DeepSpeedSpec
 from grpo_api.v1alpha1.spec.pod_template import PodTemplateSpec
 from grpo_api.v1alpha1.spec.resources import ResourcesSpec
+
+
+def _leaves_alone(*keys: str, instead: str) -> Rule:
+    """The rule that `config` has none of these keys, which other fields set. A key in an escaped spelling is
+    left to the runtime, which reads the JSON."""
+    pattern = rf'"({"|".join(keys)})"[ \t\r\n]*:'
+
+    @rule(
+        cel=f"!has(self.config) || !self.config.matches(r'''{pattern}''')",
+        sentence=f"trainer.deepspeed.config must not set {' or '.join(keys)}: use {instead}",
+        field=".config",
+    )
+    def is_set_elsewhere(config: str | None) -> bool:
+        """The spec alone says what a run does."""
+        return config is None or re.search(pattern, config) is None
+
+    return is_set_elsewhere
+
+
+class DeepSpeedSpec(ApiModel):
+    """Options of DeepSpeed."""
+
+    rules = (
+        _leaves_alone(
+            "train_batch_size",
+            "train_micro_batch_size_per_gpu",
+            "gradient_accumulation_steps",
+            instead="algorithm.promptsPerStep, algorithm.groupSize and trainer.microBatchTokens",
+        ),
+        _leaves_alone("fp16", "bf16", "amp", "torch_autocast", "data_types", instead="model.dtype"),
+        _leaves_alone("optimizer", "scheduler", "gradient_clipping", instead="algorithm.optimizer"),
+        _leaves_alone("stage", instead="trainer.strategy"),
+        _leaves_alone(
+            "offload_optimizer",
+            "offload_param",
+            "overlap_comm",
+            "contiguous_gradients",
+            instead="the fields of trainer.deepspeed",
+        ),
+    )
+
+    offload_optimizer: bool | None = None
+    """Keep the master weights and AdamW's moments in the CPU memory of the pod, where the optimizer then
+    makes its steps. That needs about 20 bytes per parameter, over all processes."""
+    offload_parameters: bool | None = None
+    """Keep the shards of the weights in the CPU memory of the pod too. Only with ZeRO3."""
+    overlap_comm: bool | None = None
+    """Send gradients while the backward pass continues."""
+    contiguous_gradients: bool | None = None
+    """Copy gradients into one buffer as they come, which keeps memory from being fragmented."""
+    config: Annotated[str, Field(min_length=2, max_length=4096)] | None = None
+    """More of DeepSpeed's configuration, as JSON, such as bucket sizes and thresholds in its section
+    `zero_optimization`. Keys that other fields set are refused, and so are keys that this trainer does not
+    know."""
+
 
 _NUM_GPUS = cel.num_gpus("self.resources")
 
@@ -31,7 +86,7 @@ def every_process_has_its_gpu(processes_per_node: int | None, resources: Resourc
 @rule(
     cel=f"!{cel.has_claims('self')} || has(self.processesPerNode)",
     sentence="trainer.podTemplate.spec.resourceClaims does not say how many GPUs a claim has: set "
-    "trainer.processesPerNode to them",
+    "trainer.processesPerNode to their number",
     field=".podTemplate.spec.resourceClaims",
 )
 def claimed_gpus_are_counted(processes_per_node: int | None, pod_template: PodTemplateSpec | None) -> bool:
@@ -61,8 +116,8 @@ class TrainerStrategy(StrEnum):
 
 @rule(
     cel="!has(self.deepspeed) || has(self.strategy) && self.strategy.startsWith('ZeRO')",
-    sentence="trainer.deepspeed is about DeepSpeed, which trainer.strategy does not name: set "
-    "trainer.strategy to ZeRO1, ZeRO2 or ZeRO3, or remove trainer.deepspeed",
+    sentence="trainer.deepspeed needs a strategy of DeepSpeed: set trainer.strategy to ZeRO1, ZeRO2 or "
+    "ZeRO3, or remove trainer.deepspeed",
     field=".deepspeed",
 )
 def deepspeed_is_of_zero(deepspeed: DeepSpeedSpec | None, strategy: TrainerStrategy | None) -> bool:
@@ -73,7 +128,7 @@ def deepspeed_is_of_zero(deepspeed: DeepSpeedSpec | None, strategy: TrainerStrat
 @rule(
     cel="!has(self.deepspeed) || !has(self.deepspeed.offloadParameters) || !self.deepspeed.offloadParameters "
     f"|| !has(self.strategy) || self.strategy in ['{TrainerStrategy.ZERO3}']",
-    sentence="trainer.deepspeed.offloadParameters needs weights in parts, which only ZeRO3 has: set "
+    sentence="trainer.deepspeed.offloadParameters needs sharded weights, which only ZeRO3 has: set "
     "trainer.strategy to ZeRO3, or remove trainer.deepspeed.offloadParameters",
     field=".deepspeed.offloadParameters",
 )
@@ -96,35 +151,39 @@ class TrainerSpec(ApiModel):
     )
 
     num_nodes: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Trainer pods; they start and restart together."""
+    """How many trainer pods there are. They start and restart together."""
     processes_per_node: Annotated[int, Field(ge=1, le=64)] | None = None
-    """Data-parallel training processes in each pod; defaults to its GPUs, or 1 without any."""
+    """Data-parallel training processes in each pod. Defaults to the number of its GPUs, or to 1 without
+    any."""
     micro_batch_tokens: Annotated[int, Field(ge=2, le=10_000_000)] | None = None
-    """Most tokens, padding included, that a process computes in one forward and backward pass; a sequence
-    that is longer goes alone. Less needs less memory, more uses a GPU better. Without it 16384 on GPUs and
-    1024 on CPU."""
+    """Most tokens, padding included, that a process computes in one forward and backward pass. A sequence
+    that is longer is computed alone. A smaller number needs less memory, a larger one makes better use of a
+    GPU. Defaults to 16384 on GPUs and 1024 on CPU."""
     strategy: TrainerStrategy | None = None
-    """How the policy is spread over the training processes: with `DDP` each holds the whole policy, its
-    gradients and its optimizer; with `FSDP2` each holds its part of all three, and they put one layer at a
-    time together. With DeepSpeed's `ZeRO1` each holds its part of the optimizer, with `ZeRO2` of the
-    gradients too, and with `ZeRO3` of all three. Without it FSDP2 where several processes have GPUs and
-    engine.process is not Own and colocated.executor not Ray, else DDP."""
+    """How the policy is spread over the training processes. With `DDP` each process holds the whole policy,
+    its gradients and its optimizer. With `FSDP2` each holds a shard of all three, and they gather one layer
+    at a time. With DeepSpeed's `ZeRO1` each holds a shard of the optimizer, with `ZeRO2` of the gradients
+    too, and with `ZeRO3` of all three. Defaults to FSDP2 where several processes have GPUs, unless
+    engine.process is Own or colocated.executor is Ray, and to DDP otherwise."""
     deepspeed: DeepSpeedSpec | None = None
-    """Options of DeepSpeed, with a `strategy` of its own."""
+    """Options of DeepSpeed. Only with strategy ZeRO1, ZeRO2 or ZeRO3. Those that are left out have
+    DeepSpeed's defaults."""
     resources: ResourcesSpec = ResourcesSpec()
     """Resources of each trainer pod."""
     gradient_checkpointing: bool | None = None
-    """Whether the backward pass recomputes the activations of each layer instead of keeping them, which takes
-    a third more computing. Without it they are recomputed where the trainer has GPUs, whose memory is what
-    long completions run out of, and kept on CPU, where time is scarcer. The gradients are the same."""
+    """Compute the activations of each layer again in the backward pass instead of keeping them. That needs
+    less memory and a third more computing; the gradients are the same. Defaults to true where the trainer has
+    GPUs, because long completions run out of their memory, and to false on CPU, where time is scarcer."""
     threads_per_process: Annotated[int, Field(ge=1, le=512)] | None = None
-    """CPU threads of each training process. Without it the cpu limit of the trainer divided by its processes;
-    without such a limit its cpu request where it has GPUs, else 1. `grpo-runtime run` divides the cores of
-    the machine, unless OMP_NUM_THREADS is set. The number is fixed for the run, because a sum in another
-    order has other last bits. A colocated engine on CPU has as many, one in a rollout pod has one."""
+    """CPU threads of each training process. Defaults to the cpu limit of the trainer divided by its
+    processes; without a limit to its cpu request, divided likewise, where it has GPUs, and to 1 otherwise.
+    `grpo-runtime run` divides the cores of the machine, unless OMP_NUM_THREADS is set. The number is fixed
+    for the run, because adding up in another order changes the last bits. A colocated engine on CPU has as
+    many threads, one in a rollout pod has one."""
 
     pod_template: PodTemplateSpec | None = None
-    """What is added to the trainer pods: where they run, variables, volumes."""
+    """What is added to the trainer pods: placement, variables, volumes. `grpo-runtime run` has no pods and
+    ignores it."""
 
     @property
     def num_gpus(self) -> int:

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from grpo_api import cel
 from grpo_api.model import ApiModel
-from grpo_api.rule import rule
+from grpo_api.rule import Follows, TextRule, rule
 from grpo_api.v1alpha1.spec.colocated import HAS_OWN_PROCESS, ColocatedSpec, has_own_process
 from grpo_api.v1alpha1.spec.disk import DiskSpec
 from grpo_api.v1alpha1.spec.engine import EngineSpec
@@ -22,93 +22,110 @@ class WeightSyncBackend(StrEnum):
     IN_PROCESS = "InProcess"
     GLOO = "Gloo"
     NCCL = "NCCL"
-    VLLM_NCCL = "VllmNCCL"
+    VLLM_NATIVE = "VllmNative"
     SHARED_MEMORY = "SharedMemory"
     IPC = "IPC"
     DISK = "Disk"
 
 
-ENGINES_OF_VLLM = ("nccl", "ipc", "sparse_nccl", "sharded_rdt", "nccl_m2n", "modelexpress")
+VLLM_TRANSFER_ENGINES = ("nccl", "ipc", "sparse_nccl", "sharded_rdt", "nccl_m2n", "modelexpress")
 """vLLM's own engines for weight transfer, by their names in its `--weight-transfer-config`."""
+
+DEFAULT_VLLM_TRANSFER_ENGINE = "nccl"
+"""What `VllmNative` means without `vllmEngine`."""
+_NOT_OFFERED = [engine for engine in VLLM_TRANSFER_ENGINES if engine != DEFAULT_VLLM_TRANSFER_ENGINE]
 
 _OFFERED = [backend.value for backend in WeightSyncBackend]
 
 
 @rule(
-    cel=f"!has(self.backend) || self.backend in {cel.list_of((*_OFFERED, *ENGINES_OF_VLLM))}",
+    cel=f"!has(self.backend) || self.backend in {cel.list_of((*_OFFERED, *VLLM_TRANSFER_ENGINES))}",
     sentence=f"weightSync.backend must be one of {', '.join(_OFFERED)}: set one of them, or remove it, which "
     "means Auto",
     field=".backend",
 )
 def backend_is_known(backend: str | None) -> bool:
-    """The backend is a known one, or a name of vLLM's, which the rules below refuse."""
-    return backend is None or backend in (*_OFFERED, *ENGINES_OF_VLLM)
+    """The backend is a known one, or the name of an engine of vLLM, which the rules below refuse."""
+    return backend is None or backend in (*_OFFERED, *VLLM_TRANSFER_ENGINES)
 
 
 @rule(
-    cel="!has(self.backend) || self.backend != 'nccl'",
-    sentence="weightSync.backend nccl is what vLLM calls its own engine, which is VllmNCCL here: set "
-    "VllmNCCL, whose engines are restarted when a transfer breaks, or NCCL, whose engines keep their old "
-    "weights then",
+    cel=f"!has(self.backend) || !(self.backend in {cel.list_of(VLLM_TRANSFER_ENGINES)})",
+    sentence="weightSync.backend names a transfer engine of vLLM: set weightSync.backend VllmNative and name "
+    "the engine in weightSync.vllmEngine, or set NCCL between pods, or IPC within a pod, whose engines keep "
+    "their old weights when a transfer breaks",
     field=".backend",
 )
-def nccl_is_vllms_or_ours(backend: str | None) -> bool:
-    """Two backends are meant by NCCL, and what a broken transfer costs is the difference."""
-    return backend != "nccl"
+def backend_is_no_vllm_engine(backend: str | None) -> bool:
+    """NCCL and IPC each name a backend of ours and an engine of vLLM's; they differ in what a broken transfer
+    costs."""
+    return backend not in VLLM_TRANSFER_ENGINES
 
 
 @rule(
-    cel=f"!has(self.backend) || !(self.backend in {cel.list_of(ENGINES_OF_VLLM)}) || self.backend == 'nccl'",
-    sentence="weightSync.backend names an engine of vLLM that is not offered: ipc sends pickles over HTTP, "
-    "sharded_rdt needs named Ray actors, and the trainer speaks none of the others: set NCCL between pods, "
-    "VllmNCCL for vLLM's own nccl engine, IPC within a pod, or remove it, which means Auto",
-    field=".backend",
+    cel=f"!has(self.vllmEngine) || (has(self.backend) && self.backend == '{WeightSyncBackend.VLLM_NATIVE}')",
+    sentence="weightSync.vllmEngine is for weightSync.backend VllmNative: set that, or remove "
+    "weightSync.vllmEngine",
+    field=".vllmEngine",
 )
-def engine_of_vllm_is_offered(backend: str | None) -> bool:
-    """Of vLLM's own engines only nccl is."""
-    return backend not in ENGINES_OF_VLLM or backend == "nccl"
+def vllm_engine_needs_vllm_native(backend: str | None, vllm_engine: str | None) -> bool:
+    """Only VllmNative uses one."""
+    return vllm_engine is None or backend == WeightSyncBackend.VLLM_NATIVE
 
 
 @rule(
-    cel=f"!has(self.backend) || self.backend != '{WeightSyncBackend.VLLM_NCCL}' || !has(self.verify) || "
+    cel=f"!has(self.vllmEngine) || !(self.vllmEngine in {cel.list_of(_NOT_OFFERED)})",
+    sentence="weightSync.vllmEngine names an engine of vLLM that cannot be used: ipc sends pickles over "
+    "HTTP, sharded_rdt needs actors of Ray and modelexpress a service, and sparse_nccl and nccl_m2n do not "
+    "send all weights from one process: set nccl, or an engine that your image brings",
+    field=".vllmEngine",
+)
+def vllm_engine_is_supported(vllm_engine: str | None) -> bool:
+    """Only nccl is supported of vLLM's own engines."""
+    return vllm_engine not in _NOT_OFFERED
+
+
+@rule(
+    cel=f"!has(self.backend) || self.backend != '{WeightSyncBackend.VLLM_NATIVE}' || !has(self.verify) || "
     "self.verify",
-    sentence="weightSync.verify must stay true with weightSync.backend VllmNCCL, whose bytes carry no tag, "
+    sentence="weightSync.verify must stay true with weightSync.backend VllmNative, whose bytes carry no tag, "
     "so that nothing else shows whether they are the trainer's: remove weightSync.verify, or use NCCL",
     field=".verify",
 )
 def bytes_without_tag_are_verified(backend: str | None, verify: bool) -> bool:
     """An engine must not serve weights that nobody has checked."""
-    return verify or backend != WeightSyncBackend.VLLM_NCCL
+    return verify or backend != WeightSyncBackend.VLLM_NATIVE
 
 
 _SPARSE_BACKENDS = (WeightSyncBackend.AUTO, WeightSyncBackend.GLOO, WeightSyncBackend.NCCL)
-"""Those that can send only what changed; Auto takes one of them where there is `sparse`."""
+"""Backends that can send only what changed; Auto takes one of them where there is `sparse`."""
 
 
 class SparseSpec(ApiModel):
     """How engines are given only the weights that changed since the sync before."""
 
     full_every_steps: Annotated[int, Field(ge=2, le=100_000)]
-    """All weights are sent in one sync of so many; also to engines without the weights of the sync before,
-    and where what changed, with its index, is more than half of the bytes, as in float32."""
+    """All weights are sent once in this many syncs. They are also sent to an engine that lacks the weights of
+    the last sync, and where what changed, with its index, is more than half of the bytes, as in float32."""
 
 
 @rule(
     cel=f"!has(self.sparse) || !has(self.backend) || self.backend in {cel.list_of(_SPARSE_BACKENDS)}",
-    sentence="weightSync.sparse spares bytes between pods, and weightSync.backend is not one that sends them "
-    "so: set Gloo or NCCL, or remove weightSync.backend, which means Auto, or weightSync.sparse",
+    sentence="weightSync.sparse saves bytes between pods, and only the backends Gloo and NCCL can do "
+    "that: set one of them, or remove weightSync.backend, which means Auto, or remove "
+    "weightSync.sparse",
     field=".sparse",
 )
 def sparse_is_between_pods(backend: str | None, sparse: SparseSpec | None) -> bool:
-    """Memory that is shared has no bytes to spare, and vLLM's own engine keeps none."""
+    """Shared memory sends nothing that sparse could save, and transfer engines of vLLM send whole tensors."""
     return sparse is None or backend is None or backend in _SPARSE_BACKENDS
 
 
 @rule(
     cel="!has(self.sparse) || !has(self.disk) || "
     f"(has(self.backend) && self.backend != '{WeightSyncBackend.AUTO}')",
-    sentence="weightSync.sparse sends engines what changed, and weightSync.disk has versions that are read "
-    "as a whole: remove one of the two",
+    sentence="weightSync.sparse sends only what changed, and versions on weightSync.disk are read as a "
+    "whole: remove one of the two",
     field=".sparse",
 )
 def versions_are_whole(backend: str | None, sparse: SparseSpec | None, disk: DiskSpec | None) -> bool:
@@ -118,12 +135,12 @@ def versions_are_whole(backend: str | None, sparse: SparseSpec | None, disk: Dis
 
 @rule(
     cel=f"!has(self.backend) || self.backend != '{WeightSyncBackend.DISK}' || has(self.disk)",
-    sentence="weightSync.backend Disk needs a place for the weights: name a claim or a bucket in "
+    sentence="weightSync.backend Disk needs a destination for the weights: name a claim or a bucket in "
     "weightSync.disk.to",
     field=".backend",
 )
-def disk_has_a_place(backend: str | None, disk: DiskSpec | None) -> bool:
-    """There is no place by default."""
+def disk_needs_destination(backend: str | None, disk: DiskSpec | None) -> bool:
+    """There is no default destination."""
     return backend != WeightSyncBackend.DISK or disk is not None
 
 
@@ -134,7 +151,7 @@ def disk_has_a_place(backend: str | None, disk: DiskSpec | None) -> bool:
     "weightSync.backend to Disk, which is also what Auto means where there is weightSync.disk",
     field=".disk",
 )
-def place_is_for_disk(backend: str | None, disk: DiskSpec | None) -> bool:
+def destination_needs_disk(backend: str | None, disk: DiskSpec | None) -> bool:
     """Other backends write nothing."""
     return disk is None or backend in (None, WeightSyncBackend.AUTO, WeightSyncBackend.DISK)
 
@@ -144,47 +161,71 @@ class WeightSyncSpec(ApiModel):
 
     rules = (
         backend_is_known,
-        nccl_is_vllms_or_ours,
-        engine_of_vllm_is_offered,
+        backend_is_no_vllm_engine,
+        vllm_engine_needs_vllm_native,
+        vllm_engine_is_supported,
         bytes_without_tag_are_verified,
         sparse_is_between_pods,
         versions_are_whole,
-        disk_has_a_place,
-        place_is_for_disk,
+        disk_needs_destination,
+        destination_needs_disk,
     )
 
     backend: Annotated[str, Field(max_length=64)] | None = None
-    """How weights travel. Between pods: `NCCL`, from GPU to GPU, or `Gloo`, over TCP from CPU memory; or
-    `VllmNCCL`, vLLM's own nccl engine, which is restarted when a transfer breaks; or `Disk`, by files on a
-    volume or in a bucket. In mode Colocated: `InProcess`, `IPC` (memory of the same GPU) or `SharedMemory`
-    (the same on CPU). `Auto`, also when it is left out, takes Disk where there is `disk`, or else the fastest
-    for the job, and never VllmNCCL; status.weightSync has its choice and the reason."""
+    """How weights travel. Between pods: `NCCL` goes from GPU to GPU; `Gloo` goes over TCP from CPU memory;
+    `VllmNative` is a transfer engine of vLLM, named in `vllmEngine`, with which an engine is restarted when a
+    transfer breaks; `Disk` goes through files on a volume or in a bucket. In mode Colocated: `InProcess`;
+    `IPC`, which is memory of the same GPU; or `SharedMemory`, the same on CPU. `Auto` (the default) takes
+    Disk where `disk` is set and otherwise the fastest for the job, but never VllmNative; status.weightSync
+    has its choice and the reason."""
+    vllm_engine: (
+        Annotated[
+            str,
+            Field(max_length=64),
+            Follows(
+                TextRule(
+                    "^[A-Za-z0-9][A-Za-z0-9._-]*$",
+                    "must be the name of a transfer engine of vLLM: use letters, digits, ., _ and -, and "
+                    "begin with a letter or a digit",
+                )
+            ),
+        ]
+        | None
+    ) = None
+    """For backend VllmNative: the transfer engine of vLLM by its name in vLLM's factories, `nccl` when it is
+    left out. The image of trainer and rollout may bring another one, as a plugin of vLLM that registers both
+    of its halves."""
     timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] = 300
-    """Longest that a phase of an engine's sync may take; an engine that misses it leaves the fleet. Phases
-    that are quick, or whose usual duration is known, are given up sooner."""
+    """Longest that one phase of an engine's sync may take. An engine that takes longer is given no more work
+    until a later sync succeeds. Phases that are quick, or whose usual duration is known, time out
+    sooner."""
     verify: bool = True
-    """After each sync, compare every engine's logprobs of a probe prompt with the trainer's before it may
-    serve. With `VllmNCCL` it must stay true."""
+    """After each sync, compare every engine's logprobs of a probe prompt with the trainer's, before the
+    engine may serve. With `VllmNative` it must stay true."""
     sparse: SparseSpec | None = None
-    """Send engines only what changed since the sync before, to the same bits. For weights in bfloat16, of
-    which a step with a small learning rate changes a few in a hundred; the trainer keeps a second copy of
-    them in CPU memory. For backends Gloo and NCCL."""
+    """Send engines only the weights that changed since the last sync; they end up with the same bits. It pays
+    for weights in bfloat16, of which a step with a small learning rate changes a few percent. The
+    trainer keeps a second copy of them in CPU memory. For backends Gloo and NCCL."""
     disk: DiskSpec | None = None
-    """Write every version of the weights to a volume or a bucket, once, where engines read it: also those
-    that join in mid-step, and those of another cluster. For backend Disk, which it means without
-    `backend`."""
+    """Write every version of the weights once, to a volume or a bucket, where engines read it, including
+    those that join mid-step and those of another cluster. For backend Disk, which is the default with this
+    section."""
 
     @property
     def named_backend(self) -> WeightSyncBackend | None:
         """The backend that is asked for by name; None where it is left to be chosen."""
         return None if self.backend in (None, WeightSyncBackend.AUTO) else WeightSyncBackend(self.backend)
 
+    @property
+    def vllm_engine_name(self) -> str:
+        """The transfer engine that `VllmNative` means."""
+        return self.vllm_engine or DEFAULT_VLLM_TRANSFER_ENGINE
+
 
 # About the whole spec. The engines have pods of their own exactly where there is `rollout`.
 
 
-_BETWEEN_GPUS = (WeightSyncBackend.NCCL, WeightSyncBackend.VLLM_NCCL)
-_BETWEEN_PODS = (WeightSyncBackend.GLOO, *_BETWEEN_GPUS)
+_BETWEEN_PODS = (WeightSyncBackend.GLOO, WeightSyncBackend.NCCL, WeightSyncBackend.VLLM_NATIVE)
 
 
 def _is_one_of(*backends: WeightSyncBackend) -> str:
@@ -192,14 +233,19 @@ def _is_one_of(*backends: WeightSyncBackend) -> str:
     return f"(has(self.weightSync.backend) && self.weightSync.backend in {cel.list_of(backends)})"
 
 
+_IS_NCCL_OF_VLLM = (
+    f"({_is_one_of(WeightSyncBackend.VLLM_NATIVE)} && "
+    f"(!has(self.weightSync.vllmEngine) || self.weightSync.vllmEngine == '{DEFAULT_VLLM_TRANSFER_ENGINE}'))"
+)
 _HAS_TRAINER_GPUS = cel.has_gpus("self.trainer")
 _HAS_ROLLOUT_GPUS = f"{cel.HAS_ROLLOUT_RESOURCES} && {cel.has_gpus('self.rollout')}"
 
 
 @rule(
     cel=f"has(self.rollout) || !{_is_one_of(*_BETWEEN_PODS)}",
-    sentence="weightSync.backend Gloo, NCCL and VllmNCCL go between pods, and without rollout the engines "
-    "have none: add rollout, or remove weightSync.backend, which means Auto",
+    sentence="weightSync.backend Gloo, NCCL and VllmNative go between pods, and without rollout the "
+    "engines have no pods of their own: add rollout, or remove weightSync.backend, which means "
+    "Auto",
     field=".weightSync.backend",
 )
 def network_backend_has_pods(weight_sync: WeightSyncSpec, rollout: RolloutSpec | None) -> bool:
@@ -219,15 +265,19 @@ def disk_has_pods(weight_sync: WeightSyncSpec, rollout: RolloutSpec | None) -> b
 
 
 @rule(
-    cel=f"!has(self.rollout) || !{_is_one_of(*_BETWEEN_GPUS)} || "
+    cel=f"!has(self.rollout) || !({_is_one_of(WeightSyncBackend.NCCL)} || {_IS_NCCL_OF_VLLM}) || "
     f"({_HAS_TRAINER_GPUS} && {_HAS_ROLLOUT_GPUS})",
-    sentence="weightSync.backend NCCL and VllmNCCL need GPUs in trainer and rollout pods: set nvidia.com/gpu "
-    "in resources.limits of both, or use Gloo",
+    sentence="weightSync.backend NCCL, and VllmNative with vLLM's nccl engine, need GPUs in trainer and "
+    "rollout pods: set nvidia.com/gpu in resources.limits of both, or use Gloo",
     field=".weightSync.backend",
 )
 def nccl_has_gpus(weight_sync: WeightSyncSpec, trainer: TrainerSpec, rollout: RolloutSpec | None) -> bool:
     """NCCL moves memory of GPUs."""
-    if rollout is None or weight_sync.backend not in _BETWEEN_GPUS:
+    is_nccl_of_vllm = (
+        weight_sync.backend == WeightSyncBackend.VLLM_NATIVE
+        and weight_sync.vllm_engine_name == DEFAULT_VLLM_TRANSFER_ENGINE
+    )
+    if rollout is None or not (weight_sync.backend == WeightSyncBackend.NCCL or is_nccl_of_vllm):
         return True
     return trainer.has_gpus and rollout.has_gpus
 
@@ -239,7 +289,7 @@ def nccl_has_gpus(weight_sync: WeightSyncSpec, trainer: TrainerSpec, rollout: Ro
     field=".weightSync.backend",
 )
 def in_process_has_no_pods(weight_sync: WeightSyncSpec, rollout: RolloutSpec | None) -> bool:
-    """What is in another process cannot be lent."""
+    """Weights cannot be passed by reference to another process."""
     return rollout is None or weight_sync.backend != WeightSyncBackend.IN_PROCESS
 
 
@@ -258,8 +308,9 @@ def memory_is_shared_within_a_pod(weight_sync: WeightSyncSpec, rollout: RolloutS
 
 @rule(
     cel=f"has(self.rollout) || !{_is_one_of(WeightSyncBackend.IN_PROCESS)} || !{HAS_OWN_PROCESS}",
-    sentence="weightSync.backend InProcess reaches engines in the trainer's processes, and engine.process "
-    "Own and colocated.executor Ray put them beside these: remove weightSync.backend, or the other field",
+    sentence="weightSync.backend InProcess reaches engines in the training processes, and "
+    "engine.process Own and colocated.executor Ray give them processes of their own: remove "
+    "weightSync.backend, or the other field",
     field=".weightSync.backend",
 )
 def in_process_has_no_own_process(
@@ -268,7 +319,7 @@ def in_process_has_no_own_process(
     colocated: ColocatedSpec | None,
     rollout: RolloutSpec | None,
 ) -> bool:
-    """What is in another process cannot be lent, also in the same container."""
+    """Weights cannot be passed by reference to another process, even in the same container."""
     is_in_process = weight_sync.backend == WeightSyncBackend.IN_PROCESS
     return rollout is not None or not is_in_process or not has_own_process(engine, colocated)
 
@@ -307,11 +358,11 @@ def ipc_has_gpus(weight_sync: WeightSyncSpec, trainer: TrainerSpec, rollout: Rol
 @rule(
     cel="has(self.rollout) || !has(self.weightSync.sparse) || "
     f"(has(self.weightSync.backend) && !(self.weightSync.backend in {cel.list_of(_SPARSE_BACKENDS)}))",
-    sentence="weightSync.sparse spares bytes between pods, and without rollout the engines have none: add "
-    "rollout, or remove weightSync.sparse",
+    sentence="weightSync.sparse saves bytes between pods, and without rollout the engines have no pods "
+    "of their own: add rollout, or remove weightSync.sparse",
     field=".weightSync.sparse",
 )
 def sparse_has_pods(weight_sync: WeightSyncSpec, rollout: RolloutSpec | None) -> bool:
     """Within a container no bytes travel. Backends that send none are refused by a rule of their own."""
-    is_judged = weight_sync.backend is None or weight_sync.backend in _SPARSE_BACKENDS
-    return rollout is not None or weight_sync.sparse is None or not is_judged
+    is_checked_here = weight_sync.backend is None or weight_sync.backend in _SPARSE_BACKENDS
+    return rollout is not None or weight_sync.sparse is None or not is_checked_here

@@ -1,5 +1,5 @@
-"""Policies: what a job waits for before it begins. Each leaves it alone and says what a person can do; a job
-that has started goes on."""
+"""Policies: what this operator asks of a job before it begins. Each leaves it alone and says what a person
+can do; a job that has started continues."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,13 +9,6 @@ from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_operator.observe.observed import Observed
 from grpo_operator.permissions import Permissions, not_permitted
 from grpo_operator.plan.draft import Draft, Policy
-from grpo_operator.plan.skew import unreadable_spec
-
-
-def wait_until_readable(draft: Draft, observed: Observed, now: datetime) -> Draft:
-    """The API server has accepted the spec, so another release can read it: nothing is wrong with the job."""
-    problem = observed.job.problem
-    return draft.leaving_alone(unreadable_spec(problem)) if problem else draft
 
 
 def require_network_policy(*, is_made: bool) -> Policy:
@@ -60,7 +53,7 @@ def _need(spec: GRPOJobSpec) -> _Need | None:
     if spec.is_on_ray:
         return _Need(
             "colocated.executor (Ray)",
-            "Ray unpickles what it is told, and its token travels in the clear",
+            "Ray unpickles what it is sent, and its token travels in the clear",
             "colocated.executor Processes",
         )
     return None

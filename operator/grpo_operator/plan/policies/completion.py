@@ -12,8 +12,8 @@ TEARDOWN_SECONDS = 60.0
 
 
 def complete_when_done(draft: Draft, observed: Observed, now: datetime) -> Draft:
-    """Exit code 0 of pod 0 means that the last step and its checkpoint are written: what happens to the
-    others afterwards, or to an engine, changes nothing about the result."""
+    """Exit code 0 of pod 0 means that the last step is done and its checkpoint is written: what happens to
+    the other pods afterwards changes nothing about the result."""
     first = draft.facts.first
     if _is_taken_away(draft) and _has_reported_the_end(draft):
         return _complete(draft, observed, now, how=", as the trainer reported before its pod was taken away")

@@ -76,9 +76,7 @@ def _running(draft: Draft, observed: Observed) -> ConditionState:
 
 def _not_running(draft: Draft, observed: Observed) -> ConditionState:
     if draft.waits_for:
-        is_held_back = draft.stage is Stage.HELD_BACK
-        reason = Reason.WAITING_FOR_ROOM if is_held_back else Reason.WAITING_FOR_EARLIER_ATTEMPT
-        return ConditionState(False, reason, draft.waits_for)
+        return _not_met(draft.waits_for)
     if draft.early_end and draft.facts.missing:
         return _not_met(draft.early_end)
     if draft.facts.missing:
@@ -88,7 +86,7 @@ def _not_running(draft: Draft, observed: Observed) -> ConditionState:
 
 
 def _left_alone(draft: Draft, why: ReasonMessage, kind: ConditionType) -> ConditionState:
-    """Of a job that has started, what the condition said before stays, and Ready says why."""
+    """The condition that a job that has started keeps while Ready says why."""
     known = condition(draft.status, kind)
     return ConditionState.of(known) if draft.status.attempt > 0 and known else _not_met(why)
 
@@ -127,7 +125,7 @@ def _rollout_ready(draft: Draft, observed: Observed) -> ConditionState:
     found = hung_engines(draft, observed)
     if found:
         more = f"; {len(found) - 1} more hang" if len(found) > 1 else ""
-        return ConditionState(False, Reason.ENGINE_FROZEN, found[0].message + more)
+        return ConditionState(False, Reason.ENGINE_HUNG, found[0].message + more)
     return _admitted(draft, observed)
 
 
@@ -147,8 +145,8 @@ def _given_back(observed: Observed) -> ConditionState:
 
 def _admitted(draft: Draft, observed: Observed) -> ConditionState:
     """Engines in rollout pods."""
-    if draft.stage is Stage.HELD_BACK:
-        return ConditionState(False, Reason.WAITING_FOR_ROOM, draft.waits_for)
+    if draft.waits_for and draft.stage is not Stage.ACTIVE:  # it has no rollout pods either
+        return _not_met(draft.waits_for)
     rollout = draft.status.rollout
     if rollout.ready >= rollout.desired:
         return ConditionState(True, Reason.ENGINES_READY, f"all {rollout.desired} engines have been admitted")
@@ -167,9 +165,9 @@ def _admitted(draft: Draft, observed: Observed) -> ConditionState:
 
 
 def _engines_starting(late: Sequence[EngineView], draft: Draft, observed: Observed) -> ConditionState:
-    """How many engines have been admitted, with one of those that have not. What the trainer tells of it is
-    the cause, which is not in the log of its pod. An operator that has just started has not heard it: until
-    then the condition of this attempt stays as it is, as long as the same engine is late."""
+    """How many engines have been admitted, with one of those that have not. What the trainer reports about it
+    is the cause, which is not in the log of its pod. An operator that has just started has not heard it:
+    until then the condition of this attempt stays as it is, as long as the same engine is late."""
     message = f"{draft.status.rollout.summary} engines have been admitted"
     progress = draft.facts.last_progress
     known = _known_of_attempt(draft, observed, ConditionType.ROLLOUT_READY)
@@ -178,8 +176,8 @@ def _engines_starting(late: Sequence[EngineView], draft: Draft, observed: Observ
         if any(known.message.startswith(start) for start in starts):
             return ConditionState.of(known)
     engines = progress.engines if progress else EngineCounts()
-    told = ((engine, engines.told_of(pod.name)) for engine in late for pod in engine.pods)
-    first, text = next(((engine, text) for engine, text in told if text), (None, ""))
+    reported = ((engine, engines.notes_on(pod.name)) for engine in late for pod in engine.pods)
+    first, text = next(((engine, text) for engine, text in reported if text), (None, ""))
     if first is not None:
         message += f": rollout pod {first.name} is not ready, and the trainer says: {text}"
     elif late:
@@ -188,13 +186,13 @@ def _engines_starting(late: Sequence[EngineView], draft: Draft, observed: Observ
 
 
 def _why_made(pod: PodView, draft: Draft) -> str:
-    """Why the pod before this one was replaced, where that is what the status last tells of."""
+    """Why the pod before this one was replaced, where the last failure in the status says so."""
     failure = draft.status.last_failure
-    if failure is None or failure.reason != Reason.ENGINE_FROZEN:
+    if failure is None or failure.reason != Reason.ENGINE_HUNG:
         return ""
     replica, incarnation = pod.position
     is_its_successor = rollout_position(failure.pod) == (replica, incarnation - 1)
-    return f"; it takes the place of {failure.pod}: {failure.message}" if is_its_successor else ""
+    return f"; it replaces {failure.pod}: {failure.message}" if is_its_successor else ""
 
 
 def _in_process(draft: Draft, observed: Observed) -> ConditionState:
@@ -235,11 +233,11 @@ def _ready(draft: Draft, observed: Observed, running: ConditionState, *, own_not
 
 
 def _at_work(progress: Progress | None) -> ConditionState:
-    """What the trainer reports that it does."""
+    """The condition that follows from the trainer's report."""
     if progress is None:
         return ConditionState(False, Reason.TRAINER_STARTING, "the trainer has not reported yet")
     if progress.state in WORKING_STATES:
-        # A message here is about a generation that stands still or rewards that do not come, as with long
+        # A message here is about a generation without progress or rewards that do not come, as with long
         # completions and slow functions in every step, or about engines that get no weights: the condition
         # stays True and only says so.
         return ConditionState(True, Reason.TRAINING, progress.message or "the trainer makes steps")

@@ -9,11 +9,11 @@ from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.draft import Draft, Stage
 
 IN_TRAINER = "in trainer"
-"""What stands in the ROLLOUT column of a job whose engines have no pods."""
+"""Text in the ROLLOUT column of a job whose engines have no pods."""
 
 
 def count_pods(draft: Draft, observed: Observed, now: datetime) -> Draft:
-    """What `kubectl get` and `kubectl scale` read."""
+    """The counts that `kubectl get` and `kubectl scale` read."""
     draft = draft.with_status(observed_generation=observed.job.generation)
     snapshot = draft.known_snapshot
     if snapshot is None:
@@ -49,7 +49,7 @@ def _rollout_selector(snapshot: JobSnapshot) -> str:
 def _phase(draft: Draft) -> Phase:
     if draft.is_running:
         return Phase.RUNNING
-    if not draft.facts.missing and draft.stage is not Stage.HELD_BACK:
+    if not draft.facts.missing and draft.stage is Stage.ACTIVE:
         has_run = draft.status.phase is Phase.RUNNING
         return Phase.RUNNING if has_run else Phase.STARTING
     return Phase.RESTARTING if draft.status.attempt > 1 else Phase.PENDING

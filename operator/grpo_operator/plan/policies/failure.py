@@ -4,23 +4,17 @@ up checkpoints that are gone."""
 from dataclasses import replace
 from datetime import datetime
 
-from grpo_api.contract.micro_batch_choice import lowered
 from grpo_api.contract.reasons import Reason
-from grpo_api.judge.attempts import why_final
+from grpo_api.judge.attempts import lowered_budget, why_final
 from grpo_api.judge.causes import Cause, Precedence, first_cause
 from grpo_api.v1alpha1.status import ConditionType, Phase
-from grpo_operator.children.snapshot import JobSnapshot
-from grpo_operator.observe.observed import Observed, PodView
-from grpo_operator.plan.advice import with_advice
-from grpo_operator.plan.causes import other_build_causes, trainer_causes, vanished_causes
+from grpo_operator.observe.observed import Observed
+from grpo_operator.plan.causes import causes_of, wake_for_causes
 from grpo_operator.plan.conditions import ConditionState, with_condition
 from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.ends import failed
-from grpo_operator.plan.engine_errors import engine_causes, wake_when_no_engine
-from grpo_operator.plan.facts import has_reported
-from grpo_operator.plan.last_failure import Place, last_failure
-from grpo_operator.plan.stall import stalled_causes, wake_when_stalled
-from grpo_operator.plan.without_progress import has_worked, with_end, without_progress
+from grpo_operator.plan.last_failure import Place, last_failure, with_advice
+from grpo_operator.plan.without_progress import with_end, without_progress
 
 SETTLE_SECONDS = 3.0
 """Nodes report a second or two apart, and an eviction later than the end of the containers it stopped. Before
@@ -33,10 +27,9 @@ def end_attempt_on_failure(draft: Draft, observed: Observed, now: datetime) -> D
     What follows from a cause, and whether it counts, is decided in `grpo_api.judge`.
     """
     snapshot = draft.snapshot
-    cause = first_cause(_causes(draft, observed, snapshot))
+    cause = first_cause(causes_of(draft, observed))
     if cause is None:
-        draft = wake_when_no_engine(draft, observed, snapshot, now)
-        return wake_when_stalled(draft, observed, snapshot)
+        return wake_for_causes(draft, observed, now)
     wait = _settling_left(draft, observed, cause, now)
     if wait > 0:
         return draft.waking_after(wait)
@@ -57,41 +50,8 @@ def end_attempt_on_failure(draft: Draft, observed: Observed, now: datetime) -> D
     if final is not None:
         return failed(draft, observed, now, final)
     if cause.consequence.lowers_budget:
-        draft = draft.with_status(micro_batch_tokens=lowered(snapshot.config.micro_batch_tokens))
+        draft = draft.with_status(micro_batch_tokens=lowered_budget(snapshot.config.micro_batch_tokens))
     return _next_attempt(draft, observed, cause, now)
-
-
-def _causes(draft: Draft, observed: Observed, snapshot: JobSnapshot) -> list[Cause[Place]]:
-    """Everything wrong with the current attempt."""
-    facts = draft.facts
-    if facts.first and facts.first.is_done:
-        return []
-    if draft.stage is Stage.HELD_BACK:  # the operator itself deletes the pods
-        return engine_causes(draft, observed, snapshot)
-    missing = facts.missing if facts.was_complete else ()
-    vanished = (snapshot.names.trainer(attempt=facts.attempt, index=index) for index in missing)
-    return [
-        *engine_causes(draft, observed, snapshot),
-        *trainer_causes(
-            (pod for pod in facts.gang.values() if not _is_going(pod, draft)),
-            has_worked=has_worked(draft.status),
-        ),
-        *vanished_causes(vanished),
-        *([] if _has_met(draft) else other_build_causes(facts.gang.values(), draft.status)),
-        *stalled_causes(draft, observed, snapshot),
-    ]
-
-
-def _is_going(pod: PodView, draft: Draft) -> bool:
-    """Whether it is on its way out because the job gave it back: another operator may have written that the
-    wait is over before the watch of this one shows the end of the pod."""
-    return pod.is_deleting and pod.given_back < draft.status.given_back
-
-
-def _has_met(draft: Draft) -> bool:
-    """Whether the trainer of this attempt has reported. Its pods have then met, and one that runs another
-    build is replaced with the next attempt."""
-    return has_reported(draft.status, attempt=draft.status.attempt)
 
 
 def _next_attempt(draft: Draft, observed: Observed, cause: Cause[Place], now: datetime) -> Draft:

@@ -13,9 +13,9 @@ _LARGE = 1e9
 
 
 def fold_progress(draft: Draft, observed: Observed, now: datetime) -> Draft:
-    """Numbers for people are rounded strings. Without a new report the old numbers stay, and those of the
-    last step also while an attempt that resumes has made none. A checkpoint beyond any before gives the
-    restarts of failurePolicy.maxRestarts back."""
+    """Write the newest report into the status; numbers for people are rounded strings. Without a new report
+    the old numbers stay. An attempt that resumes and has made no step keeps those of the last step. A
+    checkpoint beyond all earlier ones gives the restarts of failurePolicy.maxRestarts back."""
     if draft.status.is_held_back:
         return draft  # a report of a pod that was given back says nothing of the pods that come
     progress = draft.facts.new_progress

@@ -1,4 +1,4 @@
-"""Policies: what blocks a job now is its last failure, and stays so when it is overcome."""
+"""Policies: what blocks a job now is written into lastFailure, and stays there once it is overcome."""
 
 from datetime import datetime
 
@@ -19,7 +19,7 @@ def record_blocker(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """Write a pod that does not start or that others take away, an engine that keeps ending or a refused
     child into lastFailure.
 
-    What blocked the job before the current attempt was decided on must not hide why it was decided on.
+    What blocked the job before the current attempt was decided must not hide why that attempt follows.
     """
     if draft.waits_for:
         return draft
@@ -33,8 +33,8 @@ def record_blocker(draft: Draft, observed: Observed, now: datetime) -> Draft:
 
 
 def record_why_left_alone(draft: Draft, observed: Observed, now: datetime) -> Draft:
-    """Write why this operator leaves the job as it is into lastFailure. That it waits for another job is as
-    somebody asked for."""
+    """Write why this operator leaves the job as it is into lastFailure. That a job waits for another one is
+    no failure: somebody asked for it."""
     why = draft.left_alone
     if why is None or why.reason is Reason.WAITING_FOR_RESUMED_JOB:
         return draft

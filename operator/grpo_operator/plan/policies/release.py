@@ -1,5 +1,5 @@
-"""Policies: a job that has ended gives its hardware back, and a failed one keeps the logs that tell why; a
-deleted job that a finalizer holds gives up its pods."""
+"""Policies: a job that has ended gives its hardware back, and a failed one keeps the logs that say why; a
+deleted job that a finalizer holds loses its pods."""
 
 from datetime import datetime
 

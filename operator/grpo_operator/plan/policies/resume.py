@@ -16,8 +16,8 @@ LOOK_AGAIN_SECONDS = 10.0
 
 
 def resume_after_another(draft: Draft, observed: Observed, now: datetime) -> Draft:
-    """Before the first attempt. The place is in the status as soon as the other job is there: it may then be
-    deleted, which ends it too."""
+    """A new job that resumes from another one waits until that one has ended. The path of the checkpoints is
+    in the status as soon as the other job is there: it may then be deleted, which ends it too."""
     spec = observed.job.spec
     if spec is None or spec.resume_from is None:
         return draft
@@ -41,7 +41,7 @@ def _with_place(draft: Draft, observed: Observed, resume: ResumeFromSpec, now: d
         return _waiting(
             draft,
             f"resumeFrom.job: there is no GRPOJob {name} in namespace {observed.job.namespace}: create it, "
-            "or create this job anew with resumeFrom.source, the place of its checkpoints on its claim",
+            "or create this job anew with resumeFrom.source, the path of its checkpoints on its claim",
         )
     if other.problem:
         return _waiting(draft, f"resumeFrom.job: the spec of GRPOJob {name} cannot be read: {other.problem}")
@@ -54,8 +54,8 @@ def _with_place(draft: Draft, observed: Observed, resume: ResumeFromSpec, now: d
         ended = failed(draft, observed, now, why)
         return ended.with_status(last_failure=last_failure(why, attempt=0))
     folder = Names.of(job=name, uid=other.uid).base
-    place = ResumedFrom(source=f"pvc://{other.claim_name}/{folder}", job=name, job_uid=other.uid)
-    return draft.with_status(resumed_from=place)
+    found = ResumedFrom(source=f"pvc://{other.claim_name}/{folder}", job=name, job_uid=other.uid)
+    return draft.with_status(resumed_from=found)
 
 
 def _why_not_over(other: OtherJob | None, *, name: str) -> str | None:

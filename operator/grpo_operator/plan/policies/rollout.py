@@ -15,12 +15,12 @@ from grpo_operator.observe.engine_pods import missing_members
 from grpo_operator.observe.image_build import other_build, pinned_image
 from grpo_operator.observe.observed import EngineView, Observed, Remembered
 from grpo_operator.plan.draft import Draft
-from grpo_operator.plan.early_ends import early_end
 from grpo_operator.plan.hung_engines import hung_engines, seconds_until_replaced
 from grpo_operator.plan.last_failure import Place, last_failure
+from grpo_operator.plan.waiting import early_end
 
 OTHER_BUILD_SECONDS = 60.0
-"""After a pod that ran another build of the image than the run, when the next one is tried."""
+"""How long after a pod that ran another build of the image the next one is tried."""
 _MIN_REPLACE_AGE_SECONDS = 10.0
 """A pod that has ended is replaced at this age at the earliest."""
 _MAX_REPLACE_AGE_SECONDS = 160.0
@@ -38,9 +38,9 @@ def replace_hung(draft: Draft, observed: Observed, now: datetime) -> Draft:
     if wait > 0:
         return draft.waking_after(wait)
     failure = last_failure(
-        ReasonMessage(Reason.ENGINE_FROZEN, found.cause),
+        ReasonMessage(Reason.ENGINE_HUNG, found.cause),
         attempt=draft.status.attempt,
-        place=Place(Role.ROLLOUT, found.told.name, found.node, ROLLOUT_CONTAINER),
+        place=Place(Role.ROLLOUT, found.reported.name, found.node, ROLLOUT_CONTAINER),
     )
     given_up = {found.engine.uid: found.cause}
     return replace(draft.with_status(last_failure=failure), given_up_engines=given_up)
@@ -50,8 +50,8 @@ def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """Create what is missing under a new name, delete what has ended or is too much (highest index first).
 
     A pod that is being deleted may hold its name for a long time on a lost node, so its replacement has
-    the next incarnation in its name and does not wait. A name that was seen is not used again, but where a
-    pod of a new engine could not be made: the engine waits for it.
+    the next incarnation in its name and does not wait. A name that was seen is not used again, except for a
+    pod of a new engine that could not be made: the engine waits for it.
 
     Nothing is created before every trainer pod has a node: engines without a trainer would only keep nodes
     from it, and from other jobs.

@@ -10,14 +10,14 @@ import hashlib
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from grpo_api.contract.reasons import Reason
+from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.v1alpha1.status import Condition, ConditionType, WaitingForRoom
 from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.conditions import condition
 from grpo_operator.plan.draft import Draft, Policy, Stage
 from grpo_operator.plan.ends import fail_at_deadline, unmet
 from grpo_operator.plan.facts import FirstStep, has_reported
-from grpo_operator.plan.waiting_for_end import on_node, waiting_for_end
+from grpo_operator.plan.waiting import on_node, waiting_for_end
 from grpo_operator.settings import GiveBackTimes
 
 _LONGEST_HOLD_FACTOR = 4
@@ -28,9 +28,8 @@ def wait_for_room(times: GiveBackTimes) -> Policy:
 
     An attempt that has only a part of it gives that back after a while, so that of two jobs which wait for
     each other's nodes one can run, and makes its pods again later: the same attempt, nothing counted. The
-    decision is in status before a pod is deleted, and status tells the pods that were given back from those
-    that come after them. A job that may be training gives nothing back.
-    """
+    decision is in status before a pod is deleted, and status distinguishes the pods that were given back from
+    those that come after them. A job that may be training gives nothing back."""
 
     def wait(draft: Draft, observed: Observed, now: datetime) -> Draft:
         if draft.stage is Stage.HELD_BACK:
@@ -59,11 +58,15 @@ def _held_back(draft: Draft, observed: Observed, now: datetime) -> Draft:
         message = (
             known.message if known and known.reason == Reason.WAITING_FOR_ROOM else "pods are made later"
         )
-        return replace(draft, waits_for=message).waking_after(left)
+        return replace(draft, waits_for=_without_room(message)).waking_after(left)
     pod = ending[0]
     which = f"trainer pod {pod.name}{on_node(pod)}, which was given back,"
     message = f"the pods are made again once {which} has ended"
-    return waiting_for_end(draft, pod, now, message=message)
+    return waiting_for_end(draft, pod, now, _without_room(message))
+
+
+def _without_room(message: str) -> ReasonMessage:
+    return ReasonMessage(Reason.WAITING_FOR_ROOM, message)
 
 
 def _waiting(draft: Draft, observed: Observed, now: datetime, times: GiveBackTimes) -> Draft:
@@ -102,7 +105,7 @@ def _give_back(draft: Draft, observed: Observed, now: datetime, times: GiveBackT
         f"back and makes its pods again at {until:%Y-%m-%dT%H:%M:%SZ}: {_what_was_missing(draft, observed)}"
     )
     draft = _deleting_given_back(draft, observed)
-    held = replace(draft, stage=Stage.HELD_BACK, waits_for=message)
+    held = replace(draft, stage=Stage.HELD_BACK, waits_for=_without_room(message))
     return held.waking_after((until - now).total_seconds())
 
 

@@ -5,9 +5,13 @@ from dataclasses import replace
 from datetime import datetime
 
 from grpo_api.contract.environment import Role
-from grpo_operator.children import network_policy as policies
-from grpo_operator.children.config import config_map, content_digest
-from grpo_operator.children.shared import is_up_to_date, service, tokens
+from grpo_operator.children.config import config_map, content_digest, tokens
+from grpo_operator.children.network import (
+    is_network_policy_up_to_date,
+    is_service_up_to_date,
+    network_policy,
+    service,
+)
 from grpo_operator.children.trainer import needs_service
 from grpo_operator.cluster.kinds import PODS, KubeObject
 from grpo_operator.observe.observed import Observed
@@ -18,14 +22,14 @@ _JUST_MADE_SECONDS = 10.0
 
 
 def provide_shared(draft: Draft, observed: Observed, now: datetime) -> Draft:
-    """ConfigMap and Services where they are missing, put before the pods. Colocated engines have no
-    Service, because nothing calls them, and tokens only with Ray; a trainer of one pod has no Service either.
-    One that is there is put right.
+    """Put the ConfigMap, Services and Secret that are missing before the pods, and correct a Service that is
+    there. Colocated engines have no Service, because nothing calls them, and a trainer of one pod has none
+    either.
 
     The operator may not read Secrets, so the one with the tokens comes with every creation of a pod. New
-    tokens are made only while no living pod knows others; after that the Secret must be there. One made
-    again would give the new pods tokens that the running ones refuse, and nothing would say so. It is asked
-    for, but for the job's first pods seconds after this process made it.
+    tokens are made only while no living pod has others; after that the Secret must be there. One that is made
+    again would give the new pods tokens that the running ones refuse, and nothing would say so. Whether it is
+    there is asked each time, except for the job's first pods within seconds of its creation by this process.
     """
     snapshot = draft.snapshot
     needed = []
@@ -42,7 +46,7 @@ def provide_shared(draft: Draft, observed: Observed, now: datetime) -> Draft:
     for role in Role:
         desired = service(snapshot, role)
         found = observed.services.get(desired.name)
-        if found is not None and not is_up_to_date(desired, found):
+        if found is not None and not is_service_up_to_date(desired, found):
             needed.append(replace(desired, is_correction=True))
         elif found is None and is_needed[role]:
             needed.append(desired)
@@ -57,9 +61,9 @@ def provide_network_policy(*, is_wanted: bool, reports_from: Sequence[KubeObject
     def provide(draft: Draft, observed: Observed, now: datetime) -> Draft:
         if not is_wanted:
             return draft
-        desired = policies.network_policy(draft.snapshot, reports_from=reports_from)
+        desired = network_policy(draft.snapshot, reports_from=reports_from)
         found = observed.network_policies.get(desired.name)
-        if found is not None and policies.is_up_to_date(desired, found):
+        if found is not None and is_network_policy_up_to_date(desired, found):
             return draft
         child = replace(desired, is_correction=found is not None)
         return replace(draft, create=(child, *draft.create))

@@ -1,10 +1,11 @@
-"""Policies: what a job runs is written down at its first start, and every later attempt keeps to it."""
+"""Policies: what a job runs is written down at its first start, and every later attempt keeps to it. Where
+that cannot be read, this operator leaves the job as it is."""
 
 from dataclasses import replace
 from datetime import datetime
 
 from grpo_api.changes import with_changes
-from grpo_api.contract.reasons import ReasonMessage
+from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.contract.weight_sync_choice import backend_of
 from grpo_api.v1alpha1.spec import GRPOJobSpec, WeightSyncBackend
 from grpo_api.v1alpha1.status import ResumedFrom, WeightSyncStatus
@@ -13,7 +14,13 @@ from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.observe.image_build import pinned_image
 from grpo_operator.observe.observed import JobView, Observed
 from grpo_operator.plan.draft import Draft, Policy, Stage
-from grpo_operator.plan.skew import changed_revision, lost_revision, unreadable_snapshot, unreadable_spec
+
+
+def wait_until_readable(draft: Draft, observed: Observed, now: datetime) -> Draft:
+    """A job whose spec this operator cannot read waits for another one. The API server has accepted the spec,
+    so an operator of another release can read it."""
+    problem = observed.job.problem
+    return draft.leaving_alone(_unreadable_spec(problem)) if problem else draft
 
 
 def begin(runtime_image: str) -> Policy:
@@ -37,7 +44,7 @@ def keep_snapshot(draft: Draft, observed: Observed, now: datetime) -> Draft:
     if digest and not draft.status.config_digest:
         draft = draft.with_status(config_digest=digest)
     elif digest not in ("", draft.status.config_digest):
-        return _without_snapshot(draft, changed_revision(_config_of(job)))
+        return _without_snapshot(draft, _changed_revision(_config_of(job)))
     snapshot = _stored(observed)
     if snapshot is None:
         return _without_snapshot(draft, _why_unknown(observed))
@@ -135,14 +142,54 @@ def _stored(observed: Observed) -> JobSnapshot | None:
 
 
 def _why_unknown(observed: Observed) -> ReasonMessage:
-    """Why it is not known what runs. The job may go on once a person has mended it: this ends nothing."""
+    """Why it is not known what runs. The job may continue once a person has mended it: this ends nothing."""
     job = observed.job
     if observed.stored_problem:
-        return unreadable_snapshot(observed.stored_problem)
+        return _unreadable_snapshot(observed.stored_problem)
     if job.problem:
-        return unreadable_spec(job.problem)
-    return lost_revision(_config_of(job))
+        return _unreadable_spec(job.problem)
+    return _lost_revision(_config_of(job))
 
 
 def _config_of(job: JobView) -> str:
     return Names.of(job=job.name, uid=job.uid).config(job.status.revision)
+
+
+def _unreadable_spec(problem: str) -> ReasonMessage:
+    """The API server's CRD let through a spec that this operator cannot read: the two are of different
+    releases. The fix comes first, because the problems may be more than a condition can hold."""
+    return ReasonMessage(
+        Reason.SCHEMA_SKEW,
+        "this operator cannot read the job's spec: run the operator of the release that the GRPOJob CRD came "
+        f"with, or create the job anew without what this operator does not know: {problem}",
+    )
+
+
+def _unreadable_snapshot(problem: str) -> ReasonMessage:
+    """The ConfigMap with the stored spec cannot be read. The pods continue: they need no operator, and acting
+    on a guess could end them."""
+    return ReasonMessage(
+        Reason.SCHEMA_SKEW,
+        f"the spec this run started from was written by another release ({problem}): run the operator of "
+        "that release; the pods continue without it",
+    )
+
+
+def _changed_revision(config: str) -> ReasonMessage:
+    """The ConfigMap of the run was made anew by somebody else."""
+    return ReasonMessage(
+        Reason.REVISION_CHANGED,
+        f"ConfigMap {config} is not the one that this job started with: somebody has deleted it and made "
+        "another. The pods continue, but none is replaced. Delete it, and the operator makes it again from "
+        "the job's spec",
+    )
+
+
+def _lost_revision(config: str) -> ReasonMessage:
+    """The stored spec is gone and the live one is another. The pods continue; new ones cannot be made."""
+    return ReasonMessage(
+        Reason.REVISION_LOST,
+        f"ConfigMap {config} with the spec that this run started from is gone, and the spec was changed "
+        "since: change it back or restore the ConfigMap, or create the job anew; the pods continue, but none "
+        "is replaced",
+    )

@@ -1,5 +1,5 @@
-"""Policy: an attempt that has room and does not get to its first step in time fails the job, and the message
-says what it waited for."""
+"""Policy: the job fails when an attempt that has room does not begin its first step in time. The message says
+what it waited for."""
 
 from datetime import datetime, timedelta
 
@@ -41,7 +41,7 @@ def keep_startup_deadline(draft: Draft, observed: Observed, now: datetime) -> Dr
 
 
 def _starting_since(draft: Draft, observed: Observed) -> datetime | None:
-    """From when the deadline runs. The time in which a lost engine waits for another node does not count, nor
+    """Start of the deadline. The time in which a lost engine waits for another node does not count, nor
     does that in which a checkpoint is read. A lost engine does not start the deadline anew: otherwise a job
     whose engine is lost again and again would never end. With a CRD that drops the field it runs from the
     oldest engine that is left."""

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 from grpo_api.contract.environment import Role
 from grpo_api.contract.graces import MAX_TRAINER_GRACE_SECONDS, TRAINER_GRACE_SECONDS
+from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.judge.attempts import pause_seconds
 from grpo_api.v1alpha1.status import ConditionType
 from grpo_operator.children.pod import grace_seconds_of
@@ -12,8 +13,7 @@ from grpo_operator.children.trainer import trainer_pod
 from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.conditions import condition
 from grpo_operator.plan.draft import Draft
-from grpo_operator.plan.early_ends import early_end
-from grpo_operator.plan.waiting_for_end import on_node, waiting_for_end
+from grpo_operator.plan.waiting import early_end, on_node, waiting_for_end
 from grpo_operator.plan.without_progress import without_progress
 
 
@@ -30,16 +30,16 @@ def end_earlier_attempts(draft: Draft, observed: Observed, now: datetime) -> Dra
     if running:
         pod, attempt = running[0], running[0].position[0]
         message = f"trainer pod {pod.name}{on_node(pod)} of attempt {attempt} must end first"
-        return waiting_for_end(draft, pod, now, message=message)
+        return waiting_for_end(draft, pod, now, ReasonMessage(Reason.WAITING_FOR_EARLIER_ATTEMPT, message))
     until = _pause_until(draft)
     if until is not None and until > now:
         left = (until - now).total_seconds()
-        return replace(draft, waits_for=_waits_until(draft, until)).waking_after(left)
+        return replace(draft, waits_for=_pausing(draft, until)).waking_after(left)
     return draft
 
 
 def keep_trainers(draft: Draft, observed: Observed, now: datetime) -> Draft:
-    """Create the missing ones, unless something else must happen first."""
+    """Create the trainer pods that are missing, unless something else must happen first."""
     if draft.waits_for:
         return draft
     snapshot, status = draft.snapshot, draft.status
@@ -86,7 +86,7 @@ def _pause_until(draft: Draft) -> datetime | None:
     return decided_at + timedelta(seconds=pause)
 
 
-def _waits_until(draft: Draft, until: datetime) -> str:
+def _pausing(draft: Draft, until: datetime) -> ReasonMessage:
     """Why the attempt waits, and until when."""
     past, restarting = without_progress(draft.status), condition(draft.status, ConditionType.RESTARTING)
     ends = [
@@ -96,7 +96,8 @@ def _waits_until(draft: Draft, until: datetime) -> str:
     ]
     since = "" if past.checkpoint_step is None else f" since the checkpoint of step {past.checkpoint_step}"
     in_a_row = f"in a row without a new checkpoint{since}"
-    return (
+    message = (
         f"attempt {draft.status.attempt} starts at {until:%Y-%m-%dT%H:%M:%SZ}, because attempts before it "
         f"ended {in_a_row}: {' and '.join(ends)}" + (f"; {restarting.message}" if restarting else "")
     )
+    return ReasonMessage(Reason.WAITING_FOR_EARLIER_ATTEMPT, message)

@@ -3,7 +3,7 @@
 import pytest
 
 from grpo_operator.cli import parse
-from grpo_operator.reports_from import parse_peers
+from grpo_operator.settings import parse_peers
 
 
 @pytest.mark.parametrize(

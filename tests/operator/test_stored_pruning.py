@@ -9,7 +9,7 @@ from grpo_operator.children.pod import RUN_CONFIG_KEY
 from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, PODS
 from grpo_operator.observe.cache import Cache
 from grpo_operator.observe.pod_view import is_silent, pod_view
-from grpo_operator.observe.pruned import pruned
+from grpo_operator.observe.stored import pruned
 
 MANAGED = [{"manager": "grpo-operator", "fieldsV1": {"f:spec": {}}}]
 

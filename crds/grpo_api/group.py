@@ -1,3 +1,0 @@
-"""The API group of GRPOJobs, which is also the prefix of their labels."""
-
-GROUP = "grpo.dev"
