@@ -10,9 +10,9 @@ SHORTEST_SECONDS = 12.0
 """An engine that is lost between two phases is found when it misses the next one: within 15 s in all."""
 SHORTEST_STALL_SECONDS = 10.0
 SHORTEST_LAG_SECONDS = 30.0
-"""What an engine may take longer than another: more than kernels that only it has to compile."""
+"""How much longer an engine may take than another: more than kernels that only it has to compile."""
 ANSWER_SECONDS = 4.0
-"""What the answer of an engine may take longer than the buffer or the member that it waits for."""
+"""How much longer the answer of an engine may take than the buffer or the member that it waits for."""
 _TIMES_LONGER = 5.0
 _LONGEST_FRACTION = 0.25
 _FORGETTING = 0.5
@@ -63,7 +63,7 @@ class Deadlines:
         return min(wanted, self.timeout_seconds * _LONGEST_FRACTION)
 
     def shared_seconds(self) -> float:
-        """How long a transfer to several engines may take now, however steadily it goes on: ten seconds, or
+        """How long a transfer to several engines may take now, however steady its progress: ten seconds, or
         five times the last one of that kind. At most a quarter of the whole deadline, or twice the last one
         where that is more. The first one has the whole deadline."""
         took = self._took("shared transfer")
@@ -86,6 +86,6 @@ class Deadlines:
 
 
 def not_done_within(seconds: float) -> str:
-    """What is said of who missed a deadline of so many seconds."""
+    """Message about a missed deadline of so many seconds."""
     said = f"{seconds:.3g}" if seconds < 100 else f"{seconds:.0f}"
     return f"not done within {said} s"

@@ -10,13 +10,18 @@ Where weights go into the model while they arrive, the engine ends instead, and 
 A new sender may `init` a receiver at any time: it replaces the connection of the one before.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, TypeVar
+from enum import StrEnum
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 
+from grpo_api.contract.run_config import RunConfig
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.weight_sync.deadlines import Deadlines
+from grpo_runtime.weight_sync.source import WeightSource
 
 Info = Mapping[str, Any]
 """What a verb carries to the receiver: JSON values only."""
@@ -30,14 +35,14 @@ class WeightSyncError(Exception):
 
     MARK: ClassVar[str] = ""
     """Words that begin the message of this kind of error. An answer of vLLM holds the message of an error and
-    nothing else: by them the other end knows which one it was."""
+    nothing else: by them the other side knows which one it was."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"{self.MARK}: {why}" if self.MARK else why)
 
     @staticmethod
     def told_in(answer: str) -> "WeightSyncError":
-        """The error that the answer of an engine tells of; its message is the answer."""
+        """The error in the answer of an engine; its message is the answer."""
         kind = next((kind for kind in _kinds(WeightSyncError) if kind.MARK and kind.MARK in answer), None)
         error = WeightSyncError(answer) if kind is None else kind.__new__(kind, answer)
         error.args = (answer,)
@@ -78,7 +83,7 @@ class WrongTagError(WeightSyncError):
 
 
 class ModelBrokenError(Exception):
-    """An engine's model has some new weights and some old ones, or new ones that were given up: its process
+    """An engine's model has some new weights and some old ones, or new ones of an aborted update: its process
     must end, for it must never serve them."""
 
 
@@ -112,7 +117,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class SenderSettings:
-    """What the senders of a fleet share."""
+    """Settings of all senders of a fleet."""
 
     deadlines: Deadlines
 
@@ -191,7 +196,7 @@ class PreparedWeights(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """What travels to each engine."""
+        """Bytes that travel to each engine."""
         ...
 
     @property
@@ -200,7 +205,7 @@ class PreparedWeights(Protocol):
         however many are in it, once for each engine with a connection of its own, and once in all where
         engines read what was written for them. A transfer that broke
         counts as far as it came, and what engines read from memory that they share with the trainer counts
-        too. What the trainer lends within its own process has not left it and counts as nothing."""
+        too. What the trainer shares within its own process has not left it and counts as nothing."""
         ...
 
     def wait_until_read(self) -> float:
@@ -209,11 +214,12 @@ class PreparedWeights(Protocol):
         ...
 
 
+W = TypeVar("W", bound=PreparedWeights)
 W_contra = TypeVar("W_contra", bound=PreparedWeights, contravariant=True)
 
 
 class WeightSender(Protocol[W_contra]):
-    """The trainer's end, for the engines that it was made for.
+    """The trainer's side, for the engines that it was made for.
 
     A verb goes to the `engines` named, all at once, and returns which of them failed: the failure of one is
     not that of the others, which may have to wait for it. It is over within the deadline of the
@@ -228,8 +234,12 @@ class WeightSender(Protocol[W_contra]):
         """Open an update, ending one that an earlier trainer left open. The engines must be paused."""
         ...
 
-    async def update(self, weights: W_contra, *, engines: Collection[str]) -> Failures:
-        """Deliver all weights and wait until the receivers have checked them. Nothing is applied yet."""
+    async def update(
+        self, weights: W_contra, *, engines: Collection[str], ends_at: float | None = None
+    ) -> Failures:
+        """Deliver all weights and wait until the receivers have checked them. Nothing is applied yet.
+
+        It is over by `ends_at` (of `time.monotonic`), where some of the deadline is used up already."""
         ...
 
     async def finish(self, version: str, *, engines: Collection[str]) -> Failures:
@@ -276,3 +286,48 @@ class Receiver(Protocol):
     def shutdown(self) -> None:
         """Let go of the connection and of what was delivered."""
         ...
+
+
+ModelFiles = Callable[[], Mapping[str, bytes]]
+"""Gives the files that make a folder of weights a model of Hugging Face, by name."""
+
+
+class Reach(StrEnum):
+    """How far apart the two ends may be."""
+
+    NETWORK = "network"
+    MACHINE = "machine"
+    PROCESS = "process"
+
+
+@dataclass(frozen=True)
+class Backend(Generic[W]):
+    """One way for weights to travel. In vLLM's weight transfer config it is called `name_in_vllm(name)`.
+
+    `prepare` makes of the weights what its senders take, once for all of them. `make_sender` is given the
+    engines by name, `make_receiver` what a worker of an engine knows about itself.
+
+    `is_collective` says that one transfer reaches several engines: those that are due at the same time then
+    share a sender and go through a sync together. Otherwise every engine has a sender of its own and waits
+    for no other. `needs_gpu` says that both ends are on one, and `needs_gpu_in` whether they are in a run,
+    where that depends on it.
+
+    `for_run` makes the backend of one run, where it has to know it. `name_version` is called with the version
+    the prepared weights are. `wait_until_ready` waits, before engines are paused, until they can be sent, for
+    as long as something of it is done every so many seconds; it raises WeightSyncError, and SupersededError
+    once a later attempt has begun. `update_bytes` says how many bytes an engine is sent that can use what
+    changed, None until that is known.
+    """
+
+    name: str
+    reach: Reach
+    prepare: Callable[[WeightSource], W]
+    make_sender: Callable[[Mapping[str, Peer], SenderSettings], WeightSender[W]]
+    make_receiver: Callable[[ReceiverSettings], Receiver]
+    is_collective: bool = False
+    needs_gpu: bool = False
+    needs_gpu_in: Callable[[RunConfig], bool] | None = None
+    for_run: "Callable[[TrainerSettings, ModelFiles], Backend[W]] | None" = None
+    name_version: Callable[[W, PolicyVersion], None] | None = None
+    wait_until_ready: Callable[[W, float], Awaitable[None]] | None = None
+    update_bytes: Callable[[W], int | None] | None = None

@@ -30,7 +30,7 @@ class WeightSource(Protocol):
     """
 
     def layout(self) -> tuple[TensorSpec, ...]:
-        """What `tensors` will give, in its order. Moves no data and meets no other rank."""
+        """Layout of what `tensors` will give, in its order. Moves no data and meets no other rank."""
         ...
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -42,10 +42,10 @@ class WeightSource(Protocol):
 
 
 def read_tensors(source: WeightSource) -> Iterator[tuple[TensorSpec, torch.Tensor]]:
-    """The tensors of `source`, each with what the layout has at its place, whose name and shape it must have.
+    """The tensors of `source`, each with what the layout has at its index, whose name and shape it must have.
 
     Raises ValueError when a name is in the layout twice, and when a tensor is not the one that the layout has
-    at its place.
+    at its index.
     """
     layout = source.layout()
     require_distinct_names(layout)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from grpo_api.contract.run_config import JobRef
 from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.weight_sync.disk.backend import disk_backend
 from grpo_runtime.weight_sync.disk.publisher import Publisher
 from grpo_runtime.weight_sync.disk.store import FolderStore
-from grpo_runtime.weight_sync.interface import Failures, Peer, SenderSettings, WeightSender
-from grpo_runtime.weight_sync.registry import Backend, FindGpu, disk_backend
-from grpo_runtime.weight_sync.stream.device import gpu_of_rank
+from grpo_runtime.weight_sync.interface import Backend, Failures, Peer, SenderSettings, WeightSender
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
+from grpo_runtime.weight_sync.stream.memory import FindGpu, gpu_of_rank
 
 _VARIABLE = "DISK_OF_TESTS"
 JOB = JobRef(namespace="team", name="copy", uid="0b5cbf2c-uid")
@@ -54,12 +54,14 @@ class _NamingSender:
         self.init, self.start, self.finish = sender.init, sender.start, sender.finish
         self.abort, self.shutdown = sender.abort, sender.shutdown
 
-    async def update(self, weights: HostCopy, *, engines: Collection[str]) -> Failures:
+    async def update(
+        self, weights: HostCopy, *, engines: Collection[str], ends_at: float | None = None
+    ) -> Failures:
         if weights not in self._publisher._publications:
             # of a process of its own, for several write to the folder
             version = PolicyVersion(os.getpid(), next(_ATTEMPT))
             self._publisher.publish(weights, version)
-        return await self._sender.update(weights, engines=engines)
+        return await self._sender.update(weights, engines=engines, ends_at=ends_at)
 
 
 def disk_in_a_folder(name: str, *, rank_gpu: FindGpu = gpu_of_rank) -> Backend[HostCopy]:

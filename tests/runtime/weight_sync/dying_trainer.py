@@ -8,9 +8,7 @@ from pathlib import Path
 from receiver_harness import AlteredCopy, OneEngineSender, accident, kill_self
 from weight_sources import FixedWeights
 
-from grpo_runtime.engines.fleet.connections import open_session
-from grpo_runtime.engines.fleet.control_channel import HttpChannel
-from grpo_runtime.engines.fleet.engine_client import Address, EngineClient
+from grpo_runtime.engines.fleet.engine_client import Address, EngineClient, HttpChannel, open_session
 from grpo_runtime.model.load import load_policy
 from grpo_runtime.model.weights import named_weights
 from grpo_runtime.settings import Tokens

@@ -17,15 +17,15 @@ from transformers import PreTrainedModel
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import SamplingSpec
-from grpo_runtime.engines.fleet.answers import answered_probe_error, probe_call
-from grpo_runtime.engines.fleet.connections import open_session
-from grpo_runtime.engines.fleet.engine_client import Address, EngineClient
+from grpo_runtime.engines.fleet.engine_calls import answered_probe_error, probe_call
+from grpo_runtime.engines.fleet.engine_client import Address, EngineClient, open_session
 from grpo_runtime.engines.fleet.engine_sync import SyncFailedError, SyncJob
 from grpo_runtime.engines.fleet.fleet import Fleet
 from grpo_runtime.engines.fleet.settings import FleetSettings
 from grpo_runtime.rollouts.interface import GenerateRequest
 from grpo_runtime.settings import Tokens
-from grpo_runtime.weight_sync.registry import GLOO, Backend
+from grpo_runtime.weight_sync.interface import Backend
+from grpo_runtime.weight_sync.registry import GLOO
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
 REQUESTS = [

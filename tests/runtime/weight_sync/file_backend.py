@@ -10,12 +10,18 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from grpo_runtime.weight_sync.interface import Failures, Info, Peer, SenderSettings, WeightSyncError
-from grpo_runtime.weight_sync.receiver.staging import StagingReceiver
-from grpo_runtime.weight_sync.registry import Backend, Reach
+from grpo_runtime.weight_sync.interface import (
+    Backend,
+    Failures,
+    Info,
+    Peer,
+    Reach,
+    SenderSettings,
+    WeightSyncError,
+)
+from grpo_runtime.weight_sync.receiver import StagingReceiver
+from grpo_runtime.weight_sync.sender import Verbs, for_each_engine
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
-from grpo_runtime.weight_sync.stream.update_message import update_info
-from grpo_runtime.weight_sync.verbs import Verbs, for_each_engine
 
 
 class FileSender:
@@ -37,14 +43,16 @@ class FileSender:
     async def start(self, engines: Collection[str]) -> Failures:
         return await self._verbs.start(engines)
 
-    async def update(self, weights: HostCopy, *, engines: Collection[str]) -> Failures:
+    async def update(
+        self, weights: HostCopy, *, engines: Collection[str], ends_at: float | None = None
+    ) -> Failures:
         try:
             async with asyncio.timeout(self._settings.timeout_seconds):
                 await asyncio.to_thread(self._write, weights)
         except TimeoutError:
             return dict.fromkeys(engines, WeightSyncError("the file is not written"))
         FileSender.num_files_written += 1
-        info = update_info(weights, stall_seconds=self._settings.timeout_seconds)
+        info = weights.update_info(stall_seconds=self._settings.timeout_seconds)
         return await self._all({name: self._engines[name].channel.update(info) for name in engines})
 
     async def finish(self, version: str, *, engines: Collection[str]) -> Failures:

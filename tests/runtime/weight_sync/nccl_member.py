@@ -2,10 +2,10 @@
 
 import sys
 
+from grpo_runtime.weight_sync.group import MemberPlace, host_store
 from grpo_runtime.weight_sync.interface import GroupBrokenError
-from grpo_runtime.weight_sync.network.meeting import MemberPlace, host_store
-from grpo_runtime.weight_sync.network.nccl import NcclGroup, TorchNccl
-from grpo_runtime.weight_sync.stream.device import device_of_rank
+from grpo_runtime.weight_sync.nccl import NcclGroup, TorchNccl
+from grpo_runtime.weight_sync.stream.memory import device_of_rank
 
 GIVEN_UP = "given up:"
 KEY = "key"

@@ -2,9 +2,9 @@
 
 import sys
 
-from grpo_runtime.weight_sync.receiver import free_memory
+from grpo_runtime.weight_sync import receiver
 
-free_memory.free_memory = lambda: 0
+receiver.free_memory = lambda: 0
 
 if __name__ == "__main__":
     from grpo_runtime.engines.serve.main import main

@@ -17,8 +17,9 @@ import torch
 # this file is also run as a script, without the tests' own path
 sys.path.append(str(Path(__file__).parents[1]))
 
+import socket_engine
 from backends import backend_called, device_of
-from stand_in_vllm_nccl import StandInVllmEngine
+from stand_in_vllm_nccl import NcclEngineWithoutVllm
 from weight_sources import FixedWeights
 
 from grpo_runtime.weight_sync.deadlines import Deadlines
@@ -159,7 +160,11 @@ class Worker:
             device=device,
             worker=rank,
             direct_load=DirectLoad(lambda num_bytes: self.has_room or num_bytes == 0, self._load),
-            vllm_engine=lambda _: StandInVllmEngine(self, worker=rank, device=device),
+            vllm_engine=lambda name: (
+                socket_engine.EngineWithoutVllm(self)
+                if name == socket_engine.NAME
+                else NcclEngineWithoutVllm(self, worker=rank, device=device)
+            ),
         )
         self.end = found.make_receiver(settings)
 

@@ -5,10 +5,8 @@ import time
 import torch
 from torch.distributed import Store
 
-from grpo_runtime.weight_sync.network.gloo import GlooGroup, GlooWork
-from grpo_runtime.weight_sync.network.group import Invite
-from grpo_runtime.weight_sync.network.meeting import MemberPlace
-from grpo_runtime.weight_sync.registry import group_backend
+from grpo_runtime.weight_sync.gloo import GlooGroup, GlooWork, gloo_backend
+from grpo_runtime.weight_sync.group import Invite, MemberPlace
 
 SECONDS_A_BUFFER = 1.2
 
@@ -26,6 +24,6 @@ def _slow_in_company(store: Store, place: MemberPlace, *, own_address: str, invi
     return kind(store, place, own_address=own_address, invite=invite)
 
 
-SLOW_GLOO = group_backend("slow-gloo", SlowGroup)
-CROWDED_GLOO = group_backend("crowded-gloo", _slow_in_company)
+SLOW_GLOO = gloo_backend("slow-gloo", join=SlowGroup)
+CROWDED_GLOO = gloo_backend("crowded-gloo", join=_slow_in_company)
 """Only as slow when another engine shares the transfer."""

@@ -8,7 +8,7 @@ import torch
 from stand_in_nccl import StandInDevice
 
 from grpo_runtime.weight_sync.interface import WeightSyncError
-from grpo_runtime.weight_sync.local.ipc import Handle
+from grpo_runtime.weight_sync.ipc import Handle
 from grpo_runtime.weight_sync.stream.memory import StreamMemory, map_memory, shared_memory
 
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 import torch
 
-from grpo_runtime.weight_sync.network.meeting import UNIQUE_ID_BYTES, MemberPlace
+from grpo_runtime.weight_sync.group import UNIQUE_ID_BYTES, MemberPlace
 from grpo_runtime.weight_sync.stream.memory import MEMORY_TO_SHARE, PRIVATE_MEMORY, private_memory
 
 _num_staged = itertools.count()

@@ -1,78 +1,97 @@
-"""Stand-ins on the CPU for the two ends of a group of vLLM's own nccl engine.
+"""Stand-ins on the CPU for the communicators of vLLM's own nccl engine, and the engine's half of it in a
+worker without vLLM, whose communicator on a GPU is vLLM's.
 
-The trainer's end runs the product's code for it. The engine's end is that of a worker without vLLM, whose
-communicator has the manners of vLLM's: it waits without a deadline, and does not notice that the other end is
-gone. `pod_with_stand_in_nccl.py` puts the same communicator into vLLM's own class.
+They have the manners of NCCL: they wait without a deadline, and do not notice that the other end is gone.
+`pod_with_stand_in_nccl.py` and `test_vllm_native_into_vllm.py` put them into vLLM's own classes.
 """
 
 import base64
+import secrets
 import socket
-import struct
-import threading
-from typing import Any, NoReturn, Protocol
+from typing import Any
 
 import torch
-from stand_in_nccl import StandInNccl, port_of
+from socket_engine import ModelOfWorker, wait_without_a_deadline
+from stand_in_nccl import id_of_port, port_of
 
-from grpo_runtime.weight_sync.network.meeting import UNIQUE_ID_BYTES
+from grpo_runtime.weight_sync.group import UNIQUE_ID_BYTES
 
-_FLOAT = struct.Struct("<f")
+_SERVERS: dict[bytes, socket.socket] = {}
+"""Where members come to rank 0 of this process, by the id of their group."""
 
 
-class StandInNcclToVllm(StandInNccl):
-    """Rank 0; see `LibraryGroup`."""
-
-    def _connect(self) -> None:
-        super()._connect()
-        # the sum over all members that vLLM's begin with
-        total = sum(_FLOAT.unpack(_received(peer, _FLOAT.size))[0] for peer in self._peers)
-        for peer in self._peers:
-            peer.sendall(_FLOAT.pack(total))
+def new_stand_in_id() -> bytes:
+    """An id for a group whose rank 0 is in this process."""
+    server = socket.create_server(("127.0.0.1", 0))
+    unique_id = id_of_port(server.getsockname()[1], salt=secrets.token_hex(8))
+    _SERVERS[unique_id] = server
+    return unique_id
 
 
 class StandInPyNccl:
-    """Any other rank, with what vLLM's engine uses of its PyNcclCommunicator."""
+    """With what vLLM's engine uses of its PyNcclCommunicator."""
 
     def __init__(self, unique_id_bytes: bytes, rank: int, world_size: int, device: object) -> None:
         assert len(unique_id_bytes) == UNIQUE_ID_BYTES
-        assert 0 < rank < world_size
+        assert 0 <= rank < world_size
+        self._is_sender = rank == 0
+        if self._is_sender:
+            with _SERVERS.pop(unique_id_bytes) as server:
+                self._peers = [server.accept()[0] for _ in range(1, world_size)]
+            return
         try:
-            self._socket = socket.create_connection(("127.0.0.1", port_of(unique_id_bytes)))
+            self._peers = [socket.create_connection(("127.0.0.1", port_of(unique_id_bytes)))]
         except OSError as error:
             raise RuntimeError("NCCL error: remote process exited") from error
-        self._socket.sendall(_FLOAT.pack(0.0))
-        self._receive_into(memoryview(bytearray(_FLOAT.size)))
 
     def broadcast(self, tensor: torch.Tensor, src: int, stream: object = None) -> None:
         assert src == 0
-        self._receive_into(tensor.numpy().data)
-
-    def destroy(self) -> None:
-        self._socket.close()
-
-    def _receive_into(self, memory: memoryview) -> None:
+        memory = tensor.reshape(-1).view(torch.uint8).numpy().data
+        if self._is_sender:
+            for peer in self._peers:
+                peer.sendall(memory)
+            return
         num_received = 0
         while num_received < len(memory):
-            num = self._socket.recv_into(memory[num_received:])
+            num = self._peers[0].recv_into(memory[num_received:])
             if num == 0:
-                _wait_without_a_deadline()
+                wait_without_a_deadline()
             num_received += num
 
-
-class ModelOfWorker(Protocol):
-    """What is served."""
-
-    weights: dict[str, torch.Tensor]
+    def destroy(self) -> None:
+        for peer in self._peers:
+            peer.close()
 
 
-class StandInVllmEngine:
-    """vLLM's nccl engine in a worker without vLLM; see `VllmEngine`. It reads a chunk as vLLM does. On a GPU
-    its communicator is vLLM's own."""
+class StandInStream:
+    """All that is given to it is done at once."""
+
+    def synchronize(self) -> None:
+        return
+
+
+def stand_in_for_cuda() -> None:
+    """Let vLLM's nccl engine run in this process without a GPU: its communicators, and what CUDA has beside
+    them, are stand-ins."""
+    from vllm.distributed.weight_transfer import nccl_common, packed_tensor
+
+    def streams(device_idx: int, num_buffers: int) -> tuple[StandInStream, ...]:
+        return tuple(StandInStream() for _ in range(num_buffers))
+
+    nccl_common.uid_init_process_group = StandInPyNccl
+    packed_tensor._get_streams = streams
+    torch.accelerator.current_device_index = lambda: 0
+    torch.accelerator.synchronize = lambda *_: None
+
+
+class NcclEngineWithoutVllm:
+    """vLLM's nccl engine in a worker without vLLM; see `VllmTransferEngine`. It reads chunks as vLLM does."""
 
     def __init__(self, model: ModelOfWorker, *, worker: int, device: torch.device) -> None:
         self._model = model
         self._worker = worker
         self._device = device
+        self._is_packed = True
         self._chunk_bytes = 0
         self._group: Any = None
 
@@ -80,6 +99,7 @@ class StandInVllmEngine:
         return init_dict
 
     def init_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self._is_packed = init_info["packed"]
         self._chunk_bytes = init_info["packed_buffer_size_bytes"]
         unique_id = base64.b64decode(init_info["nccl_unique_id_b64"], validate=True)
         rank = init_info["rank_offset"] + self._worker
@@ -100,6 +120,12 @@ class StandInVllmEngine:
         assert self._group is not None
         names, shapes = update_info["names"], update_info["shapes"]
         dtypes = [getattr(torch, name) for name in update_info["dtype_names"]]
+        if not self._is_packed:
+            for name, dtype, shape in zip(names, dtypes, shapes, strict=True):
+                tensor = torch.empty(shape, dtype=dtype, device=self._device)
+                self._group.broadcast(tensor, src=0, stream=torch.cuda.current_stream())
+                self._model.weights[name] = tensor.cpu()
+            return
         sizes = [
             torch.empty(shape, dtype=dtype, device="meta").nbytes
             for shape, dtype in zip(shapes, dtypes, strict=True)
@@ -123,16 +149,3 @@ class StandInVllmEngine:
         group, self._group = self._group, None
         if group is not None:
             group.destroy()
-
-
-def _received(peer: socket.socket, num_bytes: int) -> bytes:
-    data = peer.recv(num_bytes, socket.MSG_WAITALL)
-    if len(data) < num_bytes:
-        raise ConnectionResetError("the other end is gone")
-    return data
-
-
-def _wait_without_a_deadline() -> NoReturn:
-    """As NCCL, which does not notice that the other end is gone."""
-    while True:
-        threading.Event().wait()

@@ -29,8 +29,7 @@ from receiver_harness import (
 )
 from weight_sources import FixedWeights
 
-from grpo_runtime.weight_sync.interface import WeightSyncError
-from grpo_runtime.weight_sync.registry import Reach
+from grpo_runtime.weight_sync.interface import Reach, WeightSyncError
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 from grpo_runtime.weight_sync.stream.memory import MEMORY_TO_SHARE
 

@@ -7,16 +7,16 @@ from hypothesis import strategies as st
 from test_encoding import changed_at, random_bytes
 
 from grpo_runtime.weight_sync.source import TensorSpec
-from grpo_runtime.weight_sync.stream.changes import (
+from grpo_runtime.weight_sync.sparse.changes import (
     PART_ELEMENTS,
     ChangedPart,
     ChangeFinder,
     Changes,
     ChangeTable,
+    Encoding,
     exchange,
 )
-from grpo_runtime.weight_sync.stream.encoding import Encoding
-from grpo_runtime.weight_sync.stream.manifest import DTYPES, WeightManifest, manifest_of, view_of
+from grpo_runtime.weight_sync.stream.manifest import WIRE_DTYPES, WeightManifest, manifest_of, view_of
 
 BASE = bytes(range(16))
 
@@ -59,7 +59,7 @@ def test_changes_of_many_tensors_lead_to_the_new_stream_and_back(seed: int, shar
     generator = torch.Generator().manual_seed(seed)
     layout = [
         TensorSpec(f"{dtype} {shape}", shape, dtype)
-        for dtype in DTYPES.values()
+        for dtype in WIRE_DTYPES.values()
         for shape in ((), (0, 3), (17,), (31, 57))
     ]
     manifest = manifest_of(layout)

@@ -12,8 +12,7 @@ from receiver_harness import AlteredCopy, flip_a_bit
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import TerminationMessage
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.engines.fleet.connections import open_session
-from grpo_runtime.engines.fleet.engine_client import Address, EngineClient
+from grpo_runtime.engines.fleet.engine_client import Address, EngineClient, open_session
 from grpo_runtime.engines.fleet.engine_sync import SyncFailedError, SyncJob
 from grpo_runtime.settings import Tokens
 from grpo_runtime.weight_sync.registry import GLOO

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_runtime.weight_sync.stream.encoding import Encoding, encode, positions_of
+from grpo_runtime.weight_sync.sparse.changes import Encoding, encode, positions_of
 
 INTEGERS = [torch.uint8, torch.int16, torch.int32, torch.int64]
 

@@ -26,16 +26,15 @@ from grpo_api.contract.progress import TerminationMessage
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import SamplingSpec
 from grpo_runtime.engines import routes
-from grpo_runtime.engines.fleet.answers import (
+from grpo_runtime.engines.fleet.engine_calls import (
     AnswerLimits,
+    Bundle,
     answered_probe_error,
     probe_call,
     read_rollouts,
     sampling_call,
 )
-from grpo_runtime.engines.fleet.bundle import Bundle
-from grpo_runtime.engines.fleet.connections import open_session
-from grpo_runtime.engines.fleet.engine_client import MAX_BYTES, Address, EngineClient
+from grpo_runtime.engines.fleet.engine_client import MAX_BYTES, Address, EngineClient, open_session
 from grpo_runtime.engines.fleet.engine_sync import SyncFailedError, SyncJob
 from grpo_runtime.settings import Tokens
 from grpo_runtime.weight_sync.registry import GLOO

@@ -4,7 +4,7 @@ from typing import Any
 
 from receiver_harness import OneEngineSender, Receiver
 
-from grpo_runtime.weight_sync.network.meeting import GroupInitInfo
+from grpo_runtime.weight_sync.group import GroupInitInfo
 
 
 class ListeningReceiver(Receiver):

@@ -15,34 +15,29 @@ from pathlib import Path
 import pytest
 import test_losses
 import torch
+from backends import NCCL_OF_VLLM
 from nccl_member import GIVEN_UP
 from receiver_harness import CallChannel, make_group_sender
-from stand_in_nccl import StandInDevice
 from test_several_engines import sync
 from weight_sources import FixedWeights
 from worker_processes import digest_of, engines_of_processes
 
+from grpo_runtime.weight_sync.group import MemberPlace, host_store
 from grpo_runtime.weight_sync.interface import GroupBrokenError
-from grpo_runtime.weight_sync.network.meeting import UNIQUE_ID_BYTES, MemberPlace, host_store
-from grpo_runtime.weight_sync.network.nccl import NcclGroup, TorchNccl
-from grpo_runtime.weight_sync.registry import IPC, VLLM_NCCL
+from grpo_runtime.weight_sync.nccl import NcclGroup, TorchNccl
+from grpo_runtime.weight_sync.registry import IPC
 from grpo_runtime.weight_sync.source import TensorSpec
-from grpo_runtime.weight_sync.stream.device import CudaDevice, device_of_rank, registered_memory
-from grpo_runtime.weight_sync.stream.device_packing import device_copy, host_copy
-from grpo_runtime.weight_sync.stream.digest import TAG_BYTES
-from grpo_runtime.weight_sync.stream.host_copy import HostCopy
+from grpo_runtime.weight_sync.stream.host_copy import HostCopy, device_copy, host_copy
 from grpo_runtime.weight_sync.stream.manifest import unpack
-from grpo_runtime.weight_sync.stream.memory import map_memory
-from grpo_runtime.weight_sync.stream.row_digest import NUM_COLUMNS, ROW_BYTES, RowDigest, hash_rows
-from grpo_runtime.weight_sync.stream.tags import make_digest
-from grpo_runtime.weight_sync.vllm_nccl.connection import TorchNcclToVllm
-from grpo_runtime.weight_sync.vllm_nccl.wire import packed_chunks
+from grpo_runtime.weight_sync.stream.memory import CudaDevice, device_of_rank, map_memory, registered_memory
+from grpo_runtime.weight_sync.tag import NUM_COLUMNS, ROW_BYTES, TAG_BYTES, RowDigest, hash_rows, make_digest
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU: make test-gpu"),
 ]
 
+needs_vllm = pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM, for its communicator")
 KEY = bytes(range(32))
 ADDRESS = "127.0.0.1"
 
@@ -182,31 +177,14 @@ def test_a_member_that_is_killed_before_nccl_meets_takes_nobody_along() -> None:
     assert outcome.stdout.startswith(GIVEN_UP), outcome.stderr
 
 
-def test_nccl_has_an_id_for_vllms_engine_and_sends_its_chunks_with_one_rank() -> None:
-    """That a communicator of vLLM joins by the id takes a second GPU, and is not shown here."""
-    device, on_cpu = device_of_rank(), StandInDevice()
-    weights = {"large": torch.randn(3000, 4111), "transposed": torch.randn(50, 40).t(), "odd": torch.randn(7)}
-    on_gpu = [(name, tensor.cuda()) for name, tensor in weights.items()]
-    wanted = list(packed_chunks(weights.items(), chunk_bytes=2**20, device=on_cpu))
-    with device.use():
-        group = TorchNcclToVllm(MemberPlace("key", rank=0, size=1, meeting_seconds=60.0), device=device)
-        group.meet()
-        assert len(group.unique_id() or b"") == UNIQUE_ID_BYTES
-        for tensors in (on_gpu, weights.items()):
-            for chunk, expected in zip(
-                packed_chunks(tensors, chunk_bytes=2**20, device=device), wanted, strict=True
-            ):
-                group.broadcast(chunk).wait()
-                assert torch.equal(chunk.cpu(), expected)
-        group.abort()
-
-
+@needs_vllm
 async def test_an_engine_of_vllm_that_does_not_come_is_given_up_and_the_trainer_goes_on() -> None:
     class Absent(CallChannel):
         async def call(self, verb: str, *arguments: object) -> None:
             await asyncio.Event().wait()
 
-    sender = make_group_sender("vllm_nccl", {"a": Absent()}, timeout_seconds=8.0)
+    NCCL_OF_VLLM.prepare(FixedWeights([("w", torch.ones(4, device="cuda"))])).wait_until_read()
+    sender = make_group_sender(NCCL_OF_VLLM.name, {"a": Absent()}, timeout_seconds=8.0)
     async with asyncio.timeout(60):
         failures = await sender.init("a")
     assert failures.keys() == {"a"}
@@ -292,21 +270,26 @@ async def test_processes_keep_the_contract_of_all_backends(
 
 
 @needs_many
-@pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM, for its communicator")
+@needs_vllm
 @pytest.mark.parametrize("num_workers", [1, 2])
 async def test_communicators_of_vllm_get_sync_after_sync_also_when_one_engine_is_killed(
     num_workers: int,
 ) -> None:
     weights = {"large": torch.randn(3000, 4111, device="cuda"), "odd": torch.randn(7, device="cuda")}
+    if num_workers == 2:
+        # of several dtypes, which vLLM cannot pack
+        weights["half"] = torch.randn(5, 3, device="cuda").to(torch.bfloat16)
     layout = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    async with engines_of_processes("vllm_nccl", "ab", num_workers=num_workers, layout=layout) as engines:
-        sender = make_group_sender("vllm_nccl", engines, timeout_seconds=60.0)
+    name = NCCL_OF_VLLM.name
+    async with engines_of_processes(name, "ab", num_workers=num_workers, layout=layout) as engines:
+        sender = make_group_sender(name, engines, timeout_seconds=60.0)
+        NCCL_OF_VLLM.prepare(FixedWeights(weights.items())).wait_until_read()
         assert await sender.init(engines) == {}
         for version, lost in (("1.1", set()), ("1.2", set()), ("1.3", {"a"})):
             for name in lost:
                 engines[name].kill()
             weights["large"] += 1
-            copy = VLLM_NCCL.prepare(FixedWeights(weights.items()))
+            copy = NCCL_OF_VLLM.prepare(FixedWeights(weights.items()))
             assert await sync(sender, copy, engines=engines.keys() - lost, version=version) == set()
             for name in engines.keys() - lost:
                 assert await engines[name].served() == [[version, digest_of(weights)]] * num_workers

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from grpo_runtime.weight_sync.group_sender import GroupEnd
 from grpo_runtime.weight_sync.interface import GroupBrokenError, WeightSyncError
-from grpo_runtime.weight_sync.network.group_end import GroupEnd
 
 NUM_LINES = 12
 """More than `GroupEnd.join` has after the engines were met."""

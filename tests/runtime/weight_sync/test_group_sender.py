@@ -3,8 +3,9 @@ alone after one to several."""
 
 import asyncio
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
@@ -17,6 +18,8 @@ from torch.distributed import HashStore, Store, TCPStore
 from weight_sources import FixedWeights
 
 from grpo_runtime.weight_sync.deadlines import Deadlines
+from grpo_runtime.weight_sync.group import Invite, MemberPlace
+from grpo_runtime.weight_sync.group_sender import GroupSender
 from grpo_runtime.weight_sync.interface import (
     Failures,
     GroupBrokenError,
@@ -28,9 +31,6 @@ from grpo_runtime.weight_sync.interface import (
     WeightSyncError,
     WrongTagError,
 )
-from grpo_runtime.weight_sync.network.group import Invite
-from grpo_runtime.weight_sync.network.group_sender import GroupSender
-from grpo_runtime.weight_sync.network.meeting import MemberPlace
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
 pytestmark = pytest.mark.at_once
@@ -115,7 +115,7 @@ class Way:
 class Engine(CallChannel):
     """One at the end of a way. It does all it is asked, but may refuse weights."""
 
-    def __init__(self, name: str, way: Way, *, refuses: bool) -> None:
+    def __init__(self, name: str, way: Way, *, refuses: WeightSyncError | None = None) -> None:
         self._name, self._way, self._refuses = name, way, refuses
 
     async def init(self, info: Info) -> None:
@@ -127,8 +127,8 @@ class Engine(CallChannel):
         return
 
     async def update(self, info: Info) -> None:
-        if self._refuses:
-            raise WeightSyncError("no such model")
+        if self._refuses is not None:
+            raise self._refuses
         group = self._way.group
         took = group.transfer.seconds
         # so it learns that no second buffer comes
@@ -138,18 +138,28 @@ class Engine(CallChannel):
 
 
 async def update(
-    way: Way, names: str, *, deadlines: Deadlines, weights: HostCopy | None = None, refusing: str = ""
+    way: Way,
+    names: str,
+    *,
+    deadlines: Deadlines,
+    weights: HostCopy | None = None,
+    refusals: Mapping[str, WeightSyncError] = {},
 ) -> Failures:
-    """One update of these engines by a new sender; returns which of them failed."""
-    engines = {name: Engine(name, way, refuses=name in refusing) for name in names}
+    """One update of these engines by a new sender; returns which of them failed. `refusals` are what engines
+    refuse with."""
+    engines = {name: Engine(name, way, refuses=refusals.get(name)) for name in names}
     peers = {name: Peer(engine, host="127.0.0.1") for name, engine in engines.items()}
     sender = GroupSender(peers, SenderSettings(deadlines), join=way.join, host=host_for_nobody)
-    weights = weights or HostCopy(FixedWeights([("weight", WEIGHTS)]), buffer_bytes=BUFFER_BYTES)
+    weights = weights or all_weights()
     async with asyncio.timeout(GIVE_UP_SECONDS):
         assert await sender.init(names) == {}
         failures = await sender.update(weights, engines=names)
         await sender.shutdown()
     return failures
+
+
+def all_weights() -> HostCopy:
+    return HostCopy(FixedWeights([("weight", WEIGHTS)]), buffer_bytes=BUFFER_BYTES)
 
 
 def after_quick_syncs() -> Deadlines:
@@ -166,7 +176,7 @@ def too_slow(failures: Failures) -> set[str]:
 async def test_every_worker_of_every_engine_has_a_rank_of_its_own() -> None:
     way = Way(together=ARRIVES, alone=iter(()))
     peers = {
-        name: Peer(Engine(name, way, refuses=False), host="127.0.0.1", num_workers=num_workers)
+        name: Peer(Engine(name, way), host="127.0.0.1", num_workers=num_workers)
         for name, num_workers in (("a", 2), ("b", 1), ("c", 3))
     }
     settings = SenderSettings(Deadlines(TIMEOUT_SECONDS))
@@ -198,12 +208,13 @@ async def test_nobody_is_too_slow_when_a_transfer_to_all_of_them_ends_with_the_d
 
 
 @contextmanager
-def weights_that_do_not_come() -> Iterator[HostCopy]:
+def weights_that_do_not_come(*, before: float = GIVE_UP_SECONDS) -> Iterator[HostCopy]:
+    """Not before so many seconds."""
     may_come = threading.Event()
 
     class Late(FixedWeights):
         def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-            may_come.wait(GIVE_UP_SECONDS)
+            may_come.wait(before)
             return super().tensors()
 
     try:
@@ -252,8 +263,34 @@ async def test_no_engine_is_always_the_last_to_have_its_turn() -> None:
 
 async def test_an_engine_whose_company_is_gone_may_take_longer_than_several_may() -> None:
     way = Way(together=BREAKS, alone=iter([OVER_LIMIT]))
-    failures = await update(way, "ab", deadlines=after_quick_syncs(), refusing="a")
-    assert {name: str(error) for name, error in failures.items()} == {"a": "no such model"}
+    refusals = {"a": WeightSyncError("no such model")}
+    assert await update(way, "ab", deadlines=after_quick_syncs(), refusals=refusals) == refusals
+
+
+async def test_an_engine_that_must_be_given_all_weights_is_none_that_is_as_slow_as_another() -> None:
+    way = Way(together=OVER_LIMIT, alone=iter([OVER_LIMIT]))
+    deadlines = after_quick_syncs()
+    refusals = {"b": NeedsAllWeightsError("it has kept none")}
+    failures = await update(way, "ab", deadlines=deadlines, refusals=refusals)
+    assert failures.keys() == set("ab")
+    assert too_slow(failures) == {"a"}
+    assert deadlines.shared_seconds() == LIMIT_SECONDS
+
+
+async def test_an_update_that_begins_late_ends_with_the_deadline_all_the_same() -> None:
+    way = Way(together=ARRIVES, alone=iter([NEVER_ENDS]))
+    sender = GroupSender(
+        {"a": Peer(Engine("a", way), host="127.0.0.1")},
+        SenderSettings(Deadlines(GIVE_UP_SECONDS)),
+        join=way.join,
+        host=host_for_nobody,
+    )
+    assert await sender.init("a") == {}
+    async with asyncio.timeout(GIVE_UP_SECONDS / 2):
+        failures = await sender.update(all_weights(), engines="a", ends_at=time.monotonic() + 0.1)
+    assert failures.keys() == {"a"}
+    # nobody is left behind in the group
+    assert way.group.is_over.wait(GIVE_UP_SECONDS / 2)
 
 
 async def test_an_engine_that_is_alone_because_nobody_is_to_blame_may_take_longer_too() -> None:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from weight_sources import FixedWeights
 
 from grpo_runtime.weight_sync.interface import WeightSyncError
-from grpo_runtime.weight_sync.stream.digest import TAG_BYTES, StreamDigest
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 from grpo_runtime.weight_sync.stream.manifest import TensorEntry, WeightManifest, unpack
 from grpo_runtime.weight_sync.stream.memory import MemoryPool, private_memory
+from grpo_runtime.weight_sync.tag import TAG_BYTES, StreamDigest
 
 SHAPES = st.lists(st.lists(st.integers(0, 5), max_size=3), max_size=8)
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.uint8])

@@ -14,13 +14,11 @@ from stand_in_nccl import StandInDevice
 from weight_sources import FixedWeights
 
 from grpo_runtime.weight_sync.source import TensorSpec
-from grpo_runtime.weight_sync.stream import device_packing
-from grpo_runtime.weight_sync.stream.device_packing import host_copy
-from grpo_runtime.weight_sync.stream.digest import TAG_BYTES
-from grpo_runtime.weight_sync.stream.host_copy import HostCopy
+from grpo_runtime.weight_sync.stream import packing
+from grpo_runtime.weight_sync.stream.host_copy import HostCopy, host_copy
 from grpo_runtime.weight_sync.stream.manifest import BUFFERS_IN_FLIGHT, unpack
 from grpo_runtime.weight_sync.stream.memory import MemoryPool, StreamMemory, private_memory
-from grpo_runtime.weight_sync.stream.tags import POLY1305, make_digest
+from grpo_runtime.weight_sync.tag import POLY1305, TAG_BYTES, make_digest
 
 SHAPES = st.lists(st.lists(st.integers(0, 9), max_size=3), max_size=8)
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.uint8])
@@ -98,7 +96,7 @@ def test_a_tensor_is_cast_on_its_way_as_torch_casts_it() -> None:
 
 
 def test_the_gpu_gives_two_buffers_and_packing_waits_for_no_sender(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_packing, "LONGEST_WAIT_SECONDS", 3600.0)
+    monkeypatch.setattr(packing, "LONGEST_WAIT_SECONDS", 3600.0)
     device = LateDevice()
     copy = host_copy(FixedWeights([("w", torch.arange(1000.0))]), device, buffer_bytes=400)
     copy.wait_until_read()

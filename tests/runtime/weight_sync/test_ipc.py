@@ -19,9 +19,8 @@ from stand_in_nccl import StandInDevice
 from weight_sources import FixedWeights
 
 from grpo_runtime.weight_sync.interface import Info, WeightSyncError
-from grpo_runtime.weight_sync.local.cuda_handles import CudaHandles
-from grpo_runtime.weight_sync.local.ipc import IpcInit, IpcReceiver, IpcTransport
-from grpo_runtime.weight_sync.local.sockets import KEY_CHARACTERS, NUMBER, receive_number
+from grpo_runtime.weight_sync.ipc import CudaHandles, IpcInit, IpcReceiver, IpcTransport
+from grpo_runtime.weight_sync.local_connection import KEY_CHARACTERS, NUMBER, receive_number
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 from grpo_runtime.weight_sync.stream.manifest import BUFFERS_IN_FLIGHT, LARGEST_BUFFER_BYTES
 

@@ -9,7 +9,7 @@ from test_several_engines import sync
 from grpo_runtime.weight_sync.deadlines import Deadlines
 from grpo_runtime.weight_sync.interface import Peer, SenderSettings, WeightSyncError
 from grpo_runtime.weight_sync.registry import GLOO
-from grpo_runtime.weight_sync.verbs import for_each_engine
+from grpo_runtime.weight_sync.sender import for_each_engine
 
 FAR_AWAY_SECONDS = 300.0
 

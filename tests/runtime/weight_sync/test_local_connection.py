@@ -8,8 +8,12 @@ from receiver_harness import packed
 
 from grpo_runtime.weight_sync.deadlines import Deadlines
 from grpo_runtime.weight_sync.interface import Info, Peer, SenderSettings, WeightSyncError
-from grpo_runtime.weight_sync.local.connection import LocalConnection
-from grpo_runtime.weight_sync.local.sockets import SocketInit, TrainerSocket, WorkerListener
+from grpo_runtime.weight_sync.local_connection import (
+    LocalConnection,
+    SocketInit,
+    TrainerSocket,
+    WorkerListener,
+)
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
 TIMEOUT_SECONDS = 300.0
@@ -82,4 +86,4 @@ def test_a_worker_whose_key_cannot_be_sent_says_so_and_has_no_socket() -> None:
         with pytest.raises(WeightSyncError, match="the trainer is not on this machine"):
             worker.connect(init)
         with pytest.raises(WeightSyncError, match="must init first"):
-            worker.require(init.key, stall_seconds=1.0)
+            worker.socket_for(init.key, stall_seconds=1.0)

@@ -16,8 +16,7 @@ from weight_sources import FixedWeights
 from worker_processes import EngineOfProcesses, digest_of, engines_of_processes
 
 from grpo_runtime.weight_sync.deadlines import ANSWER_SECONDS
-from grpo_runtime.weight_sync.interface import Failures, WeightSender
-from grpo_runtime.weight_sync.registry import Reach
+from grpo_runtime.weight_sync.interface import Failures, Reach, WeightSender
 
 BETWEEN_PROCESSES = sorted(name for name, found in OF_THE_PRODUCT.items() if found.reach != Reach.PROCESS)
 SELECTED = ("gloo", "shared_memory", "stand-in-nccl")

@@ -19,11 +19,11 @@ from grpo_api.contract.run_config import JobRef
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines.routes import UPDATE_PATH
 from grpo_runtime.errors import SupersededError, VolumeFullError
+from grpo_runtime.weight_sync.disk.backend import disk_backend
 from grpo_runtime.weight_sync.disk.publisher import Publisher
 from grpo_runtime.weight_sync.disk.store import FolderStore, OpenFile, StoreError
-from grpo_runtime.weight_sync.disk.version_manifest import LATEST, parse_manifest
-from grpo_runtime.weight_sync.interface import Receiver, ReceiverSettings, WeightSyncError
-from grpo_runtime.weight_sync.registry import Backend, disk_backend
+from grpo_runtime.weight_sync.disk.version import LATEST, parse_manifest
+from grpo_runtime.weight_sync.interface import Backend, Receiver, ReceiverSettings, WeightSyncError
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
 SECONDS = 30.0
@@ -117,7 +117,7 @@ async def test_a_store_that_stands_still_is_not_taken_for_an_engine_that_does(st
         assert failures == {"a": failures["a"]}
         assert failures["a"].startswith("write: the store is slow: 0 of 16 bytes of weights 1.1 written, and")
         assert not was_paused
-        assert [member.stuck_since for member in members] == [None]
+        assert [member.hung_since for member in members] == [None]
         assert (await syncing).synced == ("a",)
 
 

@@ -10,22 +10,14 @@ import torch
 from pod_builder import run_config
 from stand_in_handles import StandInHandles
 from stand_in_nccl import StandInDevice, StandInNccl
-from stand_in_vllm_nccl import StandInNcclToVllm
 from weight_sources import FixedWeights
 
 from grpo_api.v1alpha1.spec import Mode
-from grpo_runtime.weight_sync.registry import (
-    ENTRY_POINTS,
-    GLOO,
-    Backend,
-    Reach,
-    all_backends,
-    find_backend,
-    gpu_group_backend,
-    ipc_backend,
-    register,
-    vllm_nccl_backend,
-)
+from grpo_runtime.weight_sync.interface import Backend, Reach
+from grpo_runtime.weight_sync.ipc import ipc_backend
+from grpo_runtime.weight_sync.nccl import nccl_backend
+from grpo_runtime.weight_sync.registry import ENTRY_POINTS, GLOO, all_backends, find_backend, register
+from grpo_runtime.weight_sync.vllm_native.backend import vllm_native_backend
 
 
 @pytest.mark.parametrize(
@@ -36,7 +28,7 @@ def test_every_run_has_a_backend_that_reaches_its_engines(mode: Mode, reach: Rea
 
 
 def test_a_backend_that_does_not_exist_is_named_with_those_that_do() -> None:
-    known = "gloo, nccl, vllm_nccl, disk, shared_memory, ipc, in_process"
+    known = "gloo, nccl, sparse_gloo, sparse_nccl, vllm_native, disk, shared_memory, ipc, in_process"
     with pytest.raises(LookupError, match=rf"called pigeon; there are {known}"):
         find_backend("pigeon")
 
@@ -65,11 +57,11 @@ def test_a_backend_of_another_distribution_is_found_by_its_entry_point(
 @pytest.mark.parametrize(
     "make",
     [
-        lambda **how: gpu_group_backend("a", connect=StandInNccl, device=StandInDevice, **how),
+        lambda **how: nccl_backend("a", connect=StandInNccl, device=StandInDevice, **how),
         lambda **how: ipc_backend("a", device=StandInDevice, handles=StandInHandles, **how),
-        lambda **how: vllm_nccl_backend("a", connect=StandInNcclToVllm, **how),
+        lambda rank_device: vllm_native_backend("a", rank_gpu=rank_device),
     ],
-    ids=["nccl", "ipc", "vllm_nccl"],
+    ids=["nccl", "ipc", "vllm_native"],
 )
 def test_all_copies_are_packed_on_one_device(make: Callable[..., Backend[Any]]) -> None:
     """Each has streams of its own, and cuBLAS keeps memory for each stream on which it computes a tag."""

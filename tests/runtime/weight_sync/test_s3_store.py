@@ -12,19 +12,25 @@ from receiver_harness import Receiver, packed, some_weights
 from s3_server import BUCKET, S3Server, s3_secret, served_bucket
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.engines.follow.versions import CheckedVersions
+from grpo_runtime.engines.follow.follower import CheckedVersions
 from grpo_runtime.errors import UserError
-from grpo_runtime.export.bucket_place import BucketPlace
+from grpo_runtime.export.access import BucketPlace
 from grpo_runtime.export.s3 import open_bucket
 from grpo_runtime.settings import read_trainer_settings
 from grpo_runtime.weight_sync.deadlines import Deadlines
+from grpo_runtime.weight_sync.disk.backend import StoreReceiver, disk_backend, store_in_bucket
 from grpo_runtime.weight_sync.disk.publisher import Publisher
-from grpo_runtime.weight_sync.disk.receiver import StoreReceiver
 from grpo_runtime.weight_sync.disk.store import FolderStore, StoreError, VersionStore
-from grpo_runtime.weight_sync.disk.store_of_run import store_in_bucket
-from grpo_runtime.weight_sync.interface import Failures, Peer, SenderSettings, WeightSender, WeightSyncError
-from grpo_runtime.weight_sync.receiver.staging import StagingReceiver
-from grpo_runtime.weight_sync.registry import DISK, Backend, disk_backend
+from grpo_runtime.weight_sync.interface import (
+    Backend,
+    Failures,
+    Peer,
+    SenderSettings,
+    WeightSender,
+    WeightSyncError,
+)
+from grpo_runtime.weight_sync.receiver import StagingReceiver
+from grpo_runtime.weight_sync.registry import DISK
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
 SECONDS = 30.0
@@ -72,7 +78,7 @@ async def engines(store: VersionStore, monkeypatch: pytest.MonkeyPatch) -> Async
     found = {}
     for name in "abc":
         receiver = Receiver("disk")
-        settings = receiver.end._settings  # type: ignore[attr-defined]
+        settings = receiver.end.settings  # type: ignore[attr-defined]
         receiver._worker.end = StagingReceiver(StoreReceiver(lambda: store), settings)
         found[name] = receiver
     yield found
@@ -195,7 +201,7 @@ async def test_trainer_and_engine_go_on_once_their_credentials_are_renewed(
     ends = ("trainer", "engine")
     of_trainer, of_engine = (store_of(s3, tmp_path / end, secret_key="of-yesterday") for end in ends)
     receiver = Receiver("disk")
-    settings = receiver.end._settings  # type: ignore[attr-defined]
+    settings = receiver.end.settings  # type: ignore[attr-defined]
     receiver._worker.end = StagingReceiver(StoreReceiver(lambda: of_engine), settings)
     backend = disk_backend("bucket", open_store=lambda: of_engine, publisher=publisher_to(of_trainer))
     assert backend.name_version is not None

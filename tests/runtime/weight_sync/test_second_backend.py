@@ -14,7 +14,7 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines.colocated.rank_engine import RankEngine
 from grpo_runtime.engines.routes import UPDATE_PATH
 from grpo_runtime.weight_sync.interface import Receiver, ReceiverSettings
-from grpo_runtime.weight_sync.stream.digest import TAG_BYTES
+from grpo_runtime.weight_sync.tag import TAG_BYTES
 
 SETTINGS = ReceiverSettings(layout={"w": (4,)})
 

@@ -6,9 +6,8 @@ import pytest
 from backends import BACKENDS
 from receiver_harness import Receiver, make_group_sender, prepared, some_weights
 
-from grpo_runtime.weight_sync.interface import ControlChannel, WeightSender, WeightSyncError
-from grpo_runtime.weight_sync.registry import Reach
-from grpo_runtime.weight_sync.stream.digest import TAG_BYTES
+from grpo_runtime.weight_sync.interface import ControlChannel, Reach, WeightSender, WeightSyncError
+from grpo_runtime.weight_sync.tag import TAG_BYTES
 
 
 async def sync(sender: WeightSender[object], weights: object, *, engines: set[str], version: str) -> set[str]:

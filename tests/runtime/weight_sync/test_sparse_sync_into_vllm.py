@@ -1,6 +1,6 @@
 """Real engines that are sent what changed, and whose logprobs must then be the trainer's."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,22 @@ from policy_builder import changed_policy, probe_of, weights_of
 from transformers import PreTrainedModel
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.engines.fleet.connections import open_session
-from grpo_runtime.engines.fleet.engine_client import Address, EngineClient
+from grpo_runtime.engines.fleet.engine_client import Address, EngineClient, open_session
 from grpo_runtime.engines.fleet.engine_sync import SyncJob
 from grpo_runtime.settings import Tokens
 from grpo_runtime.weight_sync.registry import GLOO
-from grpo_runtime.weight_sync.sparse.sparse_weights import SparsePreparation, SparseWeights
-from grpo_runtime.weight_sync.stream.digest import TAG_BYTES
+from grpo_runtime.weight_sync.sparse.sender import SparsePreparation, SparseWeights, sparse_backend
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
+from grpo_runtime.weight_sync.tag import TAG_BYTES
 
 pytestmark = pytest.mark.engine
+FULL_EVERY = 3
+
+
+@pytest.fixture
+def engine(start: Any, tmp_path: Path) -> Iterator[Any]:
+    with start(tmp_path, name="engine-sparse", sparse_full_every=FULL_EVERY) as started:
+        yield started
 
 
 @pytest.fixture
@@ -46,8 +52,8 @@ async def test_an_engine_samples_from_the_policy_that_it_was_sent_as_changes(
     tokens = Tokens(data=engine.data_token, admin=engine.admin_token)
     client = EngineClient(session, Address("127.0.0.1", engine.port), tokens=tokens, attempt=attempt)
     sync, prepare = (
-        OneEngineSync(client, backend=GLOO, timeout_seconds=20.0),
-        SparsePreparation(HostCopy, full_every=3),
+        OneEngineSync(client, backend=sparse_backend(GLOO, full_every=FULL_EVERY), timeout_seconds=20.0),
+        SparsePreparation(HostCopy, full_every=FULL_EVERY),
     )
     sent: list[SparseWeights] = []
     for step in range(5):

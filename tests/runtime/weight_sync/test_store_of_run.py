@@ -14,12 +14,12 @@ from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.engines.routes import UPDATE_PATH
 from grpo_runtime.errors import UserError
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
+from grpo_runtime.weight_sync.disk.backend import StoreUnreachableError, store_of
 from grpo_runtime.weight_sync.disk.store import FolderStore
-from grpo_runtime.weight_sync.disk.store_of_run import StoreUnreachableError, store_of
-from grpo_runtime.weight_sync.interface import Receiver, ReceiverSettings
-from grpo_runtime.weight_sync.registry import DISK, Backend
-from grpo_runtime.weight_sync.stream.digest import TAG_BYTES
+from grpo_runtime.weight_sync.interface import Backend, Receiver, ReceiverSettings
+from grpo_runtime.weight_sync.registry import DISK
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
+from grpo_runtime.weight_sync.tag import TAG_BYTES
 
 CLAIM = {"disk": {"to": "pvc://weights/copy", "keep": 2}}
 

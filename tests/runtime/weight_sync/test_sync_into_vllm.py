@@ -22,16 +22,19 @@ from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import TerminationMessage
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import SamplingSpec
-from grpo_runtime.engines.fleet.answers import AnswerLimits, read_rollouts, sampling_call
-from grpo_runtime.engines.fleet.bundle import Bundle
-from grpo_runtime.engines.fleet.connections import open_session
-from grpo_runtime.engines.fleet.engine_client import MAX_BYTES, Address, EngineClient
+from grpo_runtime.engines.fleet.engine_calls import AnswerLimits, Bundle, read_rollouts, sampling_call
+from grpo_runtime.engines.fleet.engine_client import (
+    MAX_BYTES,
+    Address,
+    EngineClient,
+    EngineConflictError,
+    open_session,
+)
 from grpo_runtime.engines.fleet.engine_sync import SyncFailedError, SyncJob
-from grpo_runtime.engines.fleet.errors import EngineConflictError
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.save import save_policy
 from grpo_runtime.model.weights import named_weights
-from grpo_runtime.rollouts.errors import EngineTimeoutError
+from grpo_runtime.rollouts.interface import EngineTimeoutError
 from grpo_runtime.settings import Tokens
 from grpo_runtime.weight_sync.registry import GLOO
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy

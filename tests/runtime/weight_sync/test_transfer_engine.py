@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from grpo_runtime.weight_sync.receiver.free_memory import free_memory
+from grpo_runtime.weight_sync.receiver import free_memory
 from grpo_runtime.weight_sync.worker.transfer_engine import KEPT_FREE_BYTES, StagedWeightTransferEngine
 
 

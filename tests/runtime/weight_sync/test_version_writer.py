@@ -17,19 +17,22 @@ from safetensors.torch import load_file
 from grpo_api.contract.run_config import JobRef
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.errors import SupersededError, UserError
-from grpo_runtime.weight_sync.disk.attempts import AttemptMarkers
-from grpo_runtime.weight_sync.disk.layout import tensor_files
-from grpo_runtime.weight_sync.disk.publisher import Publisher
-from grpo_runtime.weight_sync.disk.receiver import StoreReceiver
+from grpo_runtime.weight_sync.disk.backend import StoreReceiver
+from grpo_runtime.weight_sync.disk.publisher import AttemptMarkers, Publisher
 from grpo_runtime.weight_sync.disk.store import FolderStore, MissingError
-from grpo_runtime.weight_sync.disk.stored_stream import StoredStream
-from grpo_runtime.weight_sync.disk.version_manifest import VersionManifest, parse_manifest, version_named
+from grpo_runtime.weight_sync.disk.version import (
+    StoredStream,
+    VersionManifest,
+    parse_manifest,
+    tensor_files,
+    version_named,
+)
 from grpo_runtime.weight_sync.disk.version_reader import VersionReader, open_version
 from grpo_runtime.weight_sync.interface import WeightSyncError
 from grpo_runtime.weight_sync.source import TensorSpec
-from grpo_runtime.weight_sync.stream.digest import TAG_BYTES
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 from grpo_runtime.weight_sync.stream.manifest import manifest_of
+from grpo_runtime.weight_sync.tag import TAG_BYTES
 
 SECONDS = 30.0
 

@@ -1,8 +1,10 @@
 """The versions of one job in one store, written by one attempt at a time, each version once for all engines
-that read it."""
+that read it. An attempt leaves a marker with the job's uid, by which a lower one knows that it is superseded.
+"""
 
 import asyncio
 import logging
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -14,11 +16,9 @@ from weakref import WeakKeyDictionary
 from grpo_api.contract.run_config import JobRef
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.errors import SupersededError, UserError, VolumeFullError
-from grpo_runtime.weight_sync.disk.attempts import AttemptMarkers
-from grpo_runtime.weight_sync.disk.checking import check_version
-from grpo_runtime.weight_sync.disk.layout import FILE_BYTES
 from grpo_runtime.weight_sync.disk.store import MissingError, StoreError, VersionStore
-from grpo_runtime.weight_sync.disk.version_manifest import (
+from grpo_runtime.weight_sync.disk.version import (
+    FILE_BYTES,
     LATEST,
     MANIFEST,
     DamagedVersionError,
@@ -26,15 +26,14 @@ from grpo_runtime.weight_sync.disk.version_manifest import (
     parse_manifest,
     version_named,
 )
+from grpo_runtime.weight_sync.disk.version_reader import check_version
 from grpo_runtime.weight_sync.disk.version_writer import write_version
-from grpo_runtime.weight_sync.interface import WeightSyncError
+from grpo_runtime.weight_sync.interface import ModelFiles, WeightSyncError
+from grpo_runtime.weight_sync.sender import read_outcome
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
-from grpo_runtime.weight_sync.together import read_outcome
 
 log = logging.getLogger(__name__)
-
-ModelFiles = Callable[[], Mapping[str, bytes]]
-"""Gives the files that make a folder of weights a model of Hugging Face, by name."""
+_MARKER = re.compile(r"attempt-(\d{6,12})")
 
 
 @dataclass(frozen=True)
@@ -283,3 +282,49 @@ class Publisher:
         versions = {name: version_named(name) for name in self._store.folders()}
         known = [(version, name) for name, version in versions.items() if version is not None]
         return [name for _, name in sorted(known)]
+
+
+class AttemptMarkers:
+    """The markers of one job. Markers of a job that used the folder before are ignored, but one that has
+    put its own over ours began later."""
+
+    def __init__(self, store: VersionStore, *, job: JobRef, attempt: int) -> None:
+        self._store = store
+        self._uid = job.uid.encode()
+        self._attempt = attempt
+        self._own = f"attempt-{attempt:06d}"
+        self._is_placed = False
+
+    def place(self) -> None:
+        """Refuse every lower attempt from now on, and remove the markers of those. Raises as the store
+        does."""
+        self._store.put(self._own, self._uid)
+        self._is_placed = True
+        for attempt, name in self._found():
+            if attempt < self._attempt and self._uid_in(name) == self._uid:
+                self._store.remove(name)
+
+    def refuse_when_superseded(self) -> None:
+        """Raises SupersededError when a higher attempt has begun, or another job, and as the store does."""
+        for attempt, name in reversed(self._found()):
+            uid = self._uid_in(name)
+            if name == self._own and self._is_placed and uid not in (None, self._uid):
+                raise SupersededError(
+                    f"another job has begun to write weights to {self._store.what}: name a folder of this "
+                    "job's own"
+                )
+            if attempt > self._attempt and uid == self._uid:
+                raise SupersededError(
+                    f"attempt {attempt} has begun, so attempt {self._attempt} may no longer write weights"
+                )
+
+    def _found(self) -> list[tuple[int, str]]:
+        matches = (_MARKER.fullmatch(name) for name in self._store.files())
+        return sorted((int(match[1]), match[0]) for match in matches if match)
+
+    def _uid_in(self, name: str) -> bytes | None:
+        try:
+            return self._store.read(name)
+        except MissingError:
+            # a still higher attempt has removed it, and left its own
+            return None

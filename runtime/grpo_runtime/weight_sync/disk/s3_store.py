@@ -1,4 +1,4 @@
-"""A place in a bucket of an S3-compatible store, as a store of versions, through obstore.
+"""A prefix in a bucket of an S3-compatible store, as a store of versions, through obstore.
 
 A bucket has no folders to rename: a version is there once its last file, the manifest, is.
 """
@@ -13,7 +13,7 @@ from grpo_runtime.errors import UserError
 from grpo_runtime.export.destination import DestinationUnreachableError
 from grpo_runtime.export.s3 import NOT_FOUND, PART_BYTES, BucketErrors
 from grpo_runtime.weight_sync.disk.store import MissingError, StoreError, StoreRefusedError
-from grpo_runtime.weight_sync.disk.version_manifest import version_named
+from grpo_runtime.weight_sync.disk.version import version_named
 
 _READ_BYTES = 8 * 1024 * 1024
 _PARTS_AT_ONCE = 4
@@ -37,26 +37,26 @@ class BucketStore:
         self.what = errors.what
 
     def folders(self) -> list[str]:
-        """See `VersionStore`."""
+        """Names of committed folders."""
         return [folder for folder in self._versions() if self._last in self._files_in(folder)]
 
     def files(self) -> list[str]:
-        """See `VersionStore`."""
+        """Names of the files beside the folders."""
         return self._files_in(None)
 
     def read(self, path: str) -> bytes:
-        """See `VersionStore`."""
+        """A small file, by `NAME` or `FOLDER/NAME`."""
         with self._errors(path):
             return bytes(obstore.get(self._bucket, path).bytes())
 
     def put(self, name: str, data: bytes) -> None:
-        """See `VersionStore`. A store takes an object as a whole."""
+        """Replace a small file beside the folders, in one step. A store takes an object as a whole."""
         with self._errors(name):
             obstore.put(self._bucket, name, data, use_multipart=False)
 
     @contextmanager
     def reading(self, path: str) -> "Iterator[_ObjectReading]":
-        """See `VersionStore`."""
+        """A file of a committed folder."""
         with self._errors(path):
             found = obstore.get(self._bucket, path)
             num_bytes, parts = found.meta["size"], iter(found.stream(min_chunk_size=_READ_BYTES))
@@ -69,11 +69,12 @@ class BucketStore:
         yield _ObjectReading(next_part, num_bytes=num_bytes, what=f"{self.what}/{path}")
 
     def begin(self, folder: str) -> None:
-        """See `VersionStore`. A bucket has no folders that could be made."""
+        """Make an unfinished folder, empty. A bucket has no folders that could be made."""
 
     @contextmanager
     def writing(self, folder: str, name: str) -> "Iterator[_ObjectSink]":
-        """See `VersionStore`. The object is seen when all of it is there, and never when the block fails."""
+        """A file of an unfinished folder, which is there for good when the block ends. The object is seen
+        when all of it is there, and never when the block fails."""
         path = f"{folder}/{name}"
         with self._errors(path):
             writer = obstore.open_writer(
@@ -89,23 +90,23 @@ class BucketStore:
             writer.close()
 
     def commit(self, folder: str, *, last: str, data: bytes) -> None:
-        """See `VersionStore`."""
+        """Let the folder be seen, with the file `last`, which makes it whole."""
         self.put(f"{folder}/{last}", data)
 
     def discard(self, folder: str) -> None:
-        """See `VersionStore`. First the file that makes the folder whole."""
+        """Remove a folder, committed or not. First the file that makes the folder whole."""
         with self._errors(folder):
             for name in sorted(self._files_in(folder), key=lambda name: name != self._last):
                 obstore.delete(self._bucket, f"{folder}/{name}")
 
     def discard_unfinished(self, folder: str | None = None) -> None:
-        """See `VersionStore`."""
+        """Remove what was never committed of a folder, or of all versions."""
         for each in self._versions():
             if folder in (None, each) and self._last not in self._files_in(each):
                 self.discard(each)
 
     def remove(self, name: str) -> None:
-        """See `VersionStore`."""
+        """Remove a small file beside the folders."""
         with self._errors(name):
             obstore.delete(self._bucket, name)
 
@@ -145,18 +146,18 @@ class BucketStore:
 
 
 class _ObjectSink:
-    """See `Sink`."""
+    """An object that is being written, as a `Sink`."""
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
         self._write = write
 
     def write(self, data: memoryview) -> None:
-        """See `Sink`."""
+        """Add bytes to its end."""
         self._write(bytes(data))
 
 
 class _ObjectReading:
-    """See `Reading`."""
+    """An object that is read, as an `OpenFile`."""
 
     def __init__(self, next_part: Callable[[], bytes | None], *, num_bytes: int, what: str) -> None:
         self.num_bytes = num_bytes
@@ -165,7 +166,7 @@ class _ObjectReading:
         self._left = memoryview(b"")
 
     def read_into(self, target: memoryview) -> None:
-        """See `Reading`."""
+        """Fill `target` with the next bytes."""
         filled = 0
         while filled < len(target):
             if not len(self._left):

@@ -1,4 +1,4 @@
-"""Where versions are kept: what the backend asks of a place, and a folder as such a place."""
+"""Where versions are kept: what the backend asks of a store, and a folder as a store."""
 
 import os
 import shutil
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Protocol
 
 from grpo_runtime.storage.files import sync_directory, write_atomically
-from grpo_runtime.storage.links import link_out_of
+from grpo_runtime.storage.paths import link_out_of
 from grpo_runtime.storage.volume_errors import volume_errors_named
-from grpo_runtime.weight_sync.disk.version_manifest import version_named
+from grpo_runtime.weight_sync.disk.version import version_named
 
 _UNFINISHED = ".tmp-"
 _DISCARDED = "-discarded"
@@ -116,27 +116,27 @@ class FolderStore:
         self.what = what or str(root)
 
     def folders(self) -> list[str]:
-        """See `VersionStore`."""
+        """Names of committed folders."""
         return sorted(path.name for path in self._entries() if path.is_dir())
 
     def files(self) -> list[str]:
-        """See `VersionStore`."""
+        """Names of the files beside the folders."""
         return sorted(path.name for path in self._entries() if path.is_file())
 
     def read(self, path: str) -> bytes:
-        """See `VersionStore`."""
+        """A small file, by `NAME` or `FOLDER/NAME`."""
         with self._errors(path):
             return self._inside(path).read_bytes()
 
     def put(self, name: str, data: bytes) -> None:
-        """See `VersionStore`."""
+        """Replace a small file beside the folders, in one step."""
         with self._errors(name):
             self.root.mkdir(parents=True, exist_ok=True)
             write_atomically(self.root / name, data, durable=True)
 
     @contextmanager
     def reading(self, path: str) -> "Iterator[_FileReading]":
-        """See `VersionStore`."""
+        """A file of a committed folder."""
         with self._errors(path):
             descriptor = os.open(self._inside(path), os.O_RDONLY)
         try:
@@ -145,7 +145,7 @@ class FolderStore:
             os.close(descriptor)
 
     def begin(self, folder: str) -> None:
-        """See `VersionStore`."""
+        """Make an unfinished folder, empty."""
         with self._errors(folder):
             self.root.mkdir(parents=True, exist_ok=True)
             _remove(self._unfinished(folder))
@@ -153,7 +153,7 @@ class FolderStore:
 
     @contextmanager
     def writing(self, folder: str, name: str) -> "Iterator[_FileSink]":
-        """See `VersionStore`."""
+        """A file of an unfinished folder, which is there for good when the block ends."""
         with (
             self._errors(f"{folder}/{name}"),
             (self._unfinished(folder) / name).open("wb", buffering=0) as file,
@@ -163,23 +163,23 @@ class FolderStore:
             os.fsync(file.fileno())
 
     def commit(self, folder: str, *, last: str, data: bytes) -> None:
-        """See `VersionStore`."""
-        place = self._unfinished(folder)
+        """Let the folder be seen, with the file `last`, which makes it whole."""
+        unfinished = self._unfinished(folder)
         with self._errors(folder):
-            write_atomically(place / last, data, durable=True)
+            write_atomically(unfinished / last, data, durable=True)
             before = _set_aside(self.root / folder)
-            place.rename(self.root / folder)
+            unfinished.rename(self.root / folder)
             sync_directory(self.root)
             shutil.rmtree(before, ignore_errors=True)
 
     def discard(self, folder: str) -> None:
-        """See `VersionStore`. No half of a version is ever seen."""
+        """Remove a folder, committed or not. No half of a version is ever seen."""
         with self._errors(folder):
             _remove(self._unfinished(folder))
             _remove(self.root / folder)
 
     def discard_unfinished(self, folder: str | None = None) -> None:
-        """See `VersionStore`."""
+        """Remove what was never committed of a folder, or of all versions."""
         with self._errors("what was never committed"):
             for leftover in self.root.glob(f"{_UNFINISHED}*"):
                 name = leftover.name.removeprefix(_UNFINISHED).removesuffix(_DISCARDED)
@@ -187,7 +187,7 @@ class FolderStore:
                     _remove(leftover)
 
     def remove(self, name: str) -> None:
-        """See `VersionStore`."""
+        """Remove a small file beside the folders."""
         with self._errors(name):
             (self.root / name).unlink(missing_ok=True)
 
@@ -235,20 +235,20 @@ def _remove(folder: Path) -> None:
 
 
 class _FileSink:
-    """See `Sink`."""
+    """A file that is being written, as a `Sink`."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def write(self, data: memoryview) -> None:
-        """See `Sink`."""
+        """Add bytes to its end."""
         written = 0
         while written < len(data):
             written += os.write(self._descriptor, data[written:])
 
 
 class _FileReading:
-    """See `OpenFile`."""
+    """A file that is read, as an `OpenFile`."""
 
     def __init__(self, descriptor: int, *, what: str) -> None:
         self._descriptor = descriptor
@@ -256,7 +256,7 @@ class _FileReading:
         self.num_bytes = os.fstat(descriptor).st_size
 
     def read_into(self, target: memoryview) -> None:
-        """See `OpenFile`."""
+        """Fill `target` with the next bytes."""
         filled = 0
         while filled < len(target):
             try:

@@ -1,19 +1,26 @@
-"""Reads a version back as the stream that its trainer packed."""
+"""Reads a version back: as the stream that its trainer packed, or file by file, to show by its digests that
+it is what the trainer wrote."""
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
-from grpo_runtime.weight_sync.disk.store import MissingError, OpenFile, StoreError, VersionStore
-from grpo_runtime.weight_sync.disk.version_manifest import (
+import torch
+
+from grpo_runtime.weight_sync.disk.store import FolderStore, MissingError, OpenFile, StoreError, VersionStore
+from grpo_runtime.weight_sync.disk.version import (
     MANIFEST,
     DamagedVersionError,
+    StoredFile,
     StoredTensor,
     VersionManifest,
     parse_manifest,
 )
 from grpo_runtime.weight_sync.interface import WeightSyncError
-from grpo_runtime.weight_sync.stream.digest import TAG_BYTES
 from grpo_runtime.weight_sync.stream.manifest import WeightManifest
+from grpo_runtime.weight_sync.tag import TAG_BYTES, StreamDigest
+
+_PIECE_BYTES = 8 * 1024 * 1024
 
 
 def open_version(store: VersionStore, name: str) -> VersionManifest:
@@ -94,6 +101,63 @@ class VersionReader:
         return reading
 
 
+def check_version(
+    store: VersionStore,
+    name: str,
+    manifest: VersionManifest,
+    *,
+    on_bytes: Callable[[int], None] = lambda num_bytes: None,
+) -> None:
+    """Read every file of a version; `on_bytes` is called with how many bytes, piece by piece. Raises
+    DamagedVersionError for one that differs from the manifest, and StoreError as the store does."""
+    for file, known in manifest.files.items():
+        with store.reading(f"{name}/{file}") as reading:
+            _pass_on(reading, known, what=f"{name}/{file}", to=lambda part: on_bytes(len(part)))
+
+
+def copy_version(store: VersionStore, name: str, manifest: VersionManifest, *, into: FolderStore) -> None:
+    """Copy a version, whose files are checked on the way. Raises as `check_version` does, with nothing
+    copied, and VolumeFullError."""
+    try:
+        into.begin(name)
+        for file, known in manifest.files.items():
+            with store.reading(f"{name}/{file}") as reading, into.writing(name, file) as sink:
+                _pass_on(reading, known, what=f"{name}/{file}", to=sink.write)
+    except Exception:
+        into.discard(name)
+        raise
+    into.commit(name, last=MANIFEST, data=manifest.model_dump_json(by_alias=True).encode())
+
+
+def tag_of(store: VersionStore, name: str, manifest: VersionManifest, *, key: bytes) -> bytes:
+    """The tag of a version's stream under `key`. Reads all of it. Raises as `VersionReader` does."""
+    reader = VersionReader(store, name, manifest, tag=bytes(TAG_BYTES))
+    stream = reader.stream
+    digest = StreamDigest(key, stream.tensors)
+    buffer = torch.empty(min(_PIECE_BYTES, stream.stream_bytes), dtype=torch.uint8)
+    sizes = [
+        min(len(buffer), stream.stream_bytes - start) for start in range(0, stream.stream_bytes, len(buffer))
+    ]
+    num_left = stream.num_bytes
+    for part in reader.fill(buffer[:size].numpy().data for size in sizes):
+        digest.update(buffer[: min(len(part), num_left)])
+        num_left -= min(len(part), num_left)
+    return digest.tag()
+
+
+def _pass_on(reading: OpenFile, known: StoredFile, *, what: str, to: Callable[[memoryview], None]) -> None:
+    if reading.num_bytes != known.num_bytes:
+        raise DamagedVersionError(f"{what} has {reading.num_bytes} bytes and not {known.num_bytes}")
+    digest, piece = hashlib.sha256(), bytearray(min(_PIECE_BYTES, known.num_bytes))
+    for start in range(0, known.num_bytes, _PIECE_BYTES):
+        part = memoryview(piece)[: known.num_bytes - start]
+        reading.read_into(part)
+        digest.update(part)
+        to(part)
+    if digest.hexdigest() != known.sha256:
+        raise DamagedVersionError(f"{what} is not what was written: its SHA-256 differs from the manifest's")
+
+
 def _require_order(manifest: VersionManifest, stream: WeightManifest) -> None:
     ends: dict[str, int] = {}
     for entry, stored in zip(stream.tensors, manifest.tensors, strict=True):
@@ -113,7 +177,7 @@ class _Zeros:
     num_bytes = 0
 
     def read_into(self, target: memoryview) -> None:
-        """See `OpenFile`."""
+        """Fill `target` with the next bytes."""
         target[:] = bytes(len(target))
 
 
@@ -125,6 +189,6 @@ class _Bytes:
         self._left = data
 
     def read_into(self, target: memoryview) -> None:
-        """See `OpenFile`."""
+        """Fill `target` with the next bytes."""
         target[:] = self._left[: len(target)]
         self._left = self._left[len(target) :]

@@ -8,15 +8,19 @@ from types import TracebackType
 
 from grpo_api.contract.run_config import JobRef
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.weight_sync.disk.layout import FILE_BYTES, INDEX_FILE, TensorFile, index_of, tensor_files
 from grpo_runtime.weight_sync.disk.store import Sink, VersionStore
-from grpo_runtime.weight_sync.disk.version_manifest import (
+from grpo_runtime.weight_sync.disk.version import (
+    FILE_BYTES,
+    INDEX_FILE,
     MANIFEST,
     SCHEMA_VERSION,
     StoredFile,
     StoredTensor,
+    TensorFile,
     VersionManifest,
+    index_of,
     name_of,
+    tensor_files,
 )
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
@@ -36,8 +40,8 @@ def write_version(
     file_bytes: int = FILE_BYTES,
 ) -> bytes:
     """Write and commit a version; returns the tag of its stream. `model_files` are those that make a folder
-    of weights a model, by name; `on_bytes` is told how many bytes of weights were written, piece by piece. No
-    more of the weights is held than the copy has.
+    of weights a model, by name; `on_bytes` is called with how many bytes of weights were written, piece by
+    piece. No more of the weights is held than the copy has.
 
     Raises StoreError and VolumeFullError as the store does, WeightSyncError as the copy, and what
     `before_commit` raises.

@@ -1,2 +1,6 @@
-"""The trainer's side of a sparse weight sync: what changed since the copy before, and which engines can use
-that. How changes are found, written and applied is in `stream`, and what keeps them in `receiver`."""
+"""`weightSync.sparse`: a backend around another one, which sends what changed to engines that can use that.
+
+Only jobs with `weightSync.sparse` meet anything of it. `sender` compares the trainer's copies and knows which
+engines can use what changed, `receiver` keeps what that changes, and `changes` is how it is found, written
+and applied.
+"""

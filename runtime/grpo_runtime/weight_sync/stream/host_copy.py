@@ -5,17 +5,22 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 
 import torch
 
-from grpo_runtime.weight_sync.interface import WeightSyncError
+from grpo_runtime.weight_sync.interface import Info, WeightSyncError
 from grpo_runtime.weight_sync.source import WeightSource, read_tensors
-from grpo_runtime.weight_sync.stream.digest import KEY_BYTES, TAG_BYTES
-from grpo_runtime.weight_sync.stream.manifest import WeightManifest, manifest_of
-from grpo_runtime.weight_sync.stream.memory import PRIVATE_MEMORY, MemoryPool, StreamMemory
-from grpo_runtime.weight_sync.stream.packing import CpuPacking, Packing
-from grpo_runtime.weight_sync.stream.tags import make_digest
+from grpo_runtime.weight_sync.stream.manifest import (
+    LARGEST_BUFFER_BYTES,
+    UpdateInfo,
+    WeightManifest,
+    manifest_of,
+)
+from grpo_runtime.weight_sync.stream.memory import PRIVATE_MEMORY, Device, MemoryPool, StreamMemory
+from grpo_runtime.weight_sync.stream.packing import CpuPacking, DevicePacking, Packing, PackingForHost
+from grpo_runtime.weight_sync.tag import KEY_BYTES, TAG_BYTES, make_digest
 
 
 class HostCopy:
@@ -26,6 +31,9 @@ class HostCopy:
     alone. One tensor of the source after the other is gathered and let go. `packing` is how they come into
     the stream.
     """
+
+    checking_seconds = 0.0
+    """Engines check the bytes while they arrive."""
 
     def __init__(
         self,
@@ -59,14 +67,25 @@ class HostCopy:
 
     @property
     def num_bytes_sent(self) -> int:
-        """See `PreparedWeights`: every call of `buffers` serves a group or a connection. A buffer counts once
-        the next one is asked for: the transport is done with it or has it on its way."""
+        """What has left the trainer: every call of `buffers` serves a group or a connection. A buffer counts
+        once the next one is asked for: the transport is done with it or has it on its way."""
         return self._num_sent
 
     @property
     def tag_algorithm(self) -> str:
-        """How the tag is computed; see `tags`."""
+        """How the tag is computed; see `tag`."""
         return self._packing.tag_algorithm
+
+    def update_info(self, *, connection: str = "", stall_seconds: float) -> Info:
+        """The `update` of these weights, for the control channel."""
+        info = UpdateInfo(
+            manifest=self.manifest,
+            key=self.key.hex(),
+            tag=self.tag_algorithm,
+            connection=connection,
+            stall_seconds=stall_seconds,
+        )
+        return info.model_dump(mode="json", exclude={"abort"})
 
     def buffers(self, *, stall_seconds: float | None = None) -> Iterator[torch.Tensor]:
         """The stream in order, with its tag, as uint8 tensors [buffer_bytes] of which the last one is as long
@@ -115,7 +134,7 @@ class HostCopy:
         return bytes(self._stream[-TAG_BYTES:].numpy())
 
     def set_aside(self) -> None:
-        """Do not use the memory again: somebody may still read it who was given up."""
+        """Do not use the memory again: a receiver that was aborted may still read it."""
         self._is_reusable.clear()
 
     def wait_until_read(self) -> float:
@@ -155,3 +174,35 @@ class HostCopy:
 def _give_back(pool: MemoryPool, memory: StreamMemory, is_reusable: threading.Event) -> None:
     if is_reusable.is_set():
         pool.give_back(memory)
+
+
+def host_copy(
+    source: WeightSource,
+    device: Device | None,
+    *,
+    pool: MemoryPool | None = None,
+    buffer_bytes: int | None = None,
+) -> HostCopy:
+    """A copy that is read on the host, with the tag of a copy that the CPU packs: of weights on `device` it
+    is packed there. The memory is that of `pool`, or else what the device copies to by itself. Raises
+    ValueError for weights that cannot travel."""
+    if device is None:
+        return HostCopy(source, buffer_bytes=buffer_bytes, pool=pool or PRIVATE_MEMORY)
+    packing = PackingForHost(device)
+    return HostCopy(source, buffer_bytes=buffer_bytes, pool=pool or device.host_pool, packing=packing)
+
+
+def device_copy(
+    source: WeightSource, device: Device, *, buffer_bytes: int = LARGEST_BUFFER_BYTES
+) -> HostCopy:
+    """A copy that is packed on the device and sent from there. Raises ValueError for weights that cannot
+    travel."""
+    packing = DevicePacking(device)
+    return HostCopy(source, buffer_bytes=buffer_bytes, pool=device.host_pool, packing=packing)
+
+
+def device_copies(rank_device: Callable[[], Device]) -> Callable[[WeightSource], HostCopy]:
+    """Makes copies as `device_copy` does, all of them on one device that is made for the first: cuBLAS, which
+    computes tags, keeps 32 MiB for each stream that it has met."""
+    packing_device = cache(rank_device)
+    return lambda source: device_copy(source, packing_device())

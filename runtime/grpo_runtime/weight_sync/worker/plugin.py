@@ -16,7 +16,7 @@ def register() -> None:
     """
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
-    from grpo_runtime.process.parent_death import die_with_parent
+    from grpo_runtime.process.lifetime import die_with_parent
     from grpo_runtime.weight_sync.engine_names import name_in_vllm
     from grpo_runtime.weight_sync.registry import all_backends
 

@@ -4,7 +4,7 @@ vLLM's own transfer engines write into the model while bytes arrive, so a transf
 that kills the server at the next request. This one leaves the model alone until all that can be checked is
 checked. Without the memory for that, it too writes into the model, and ends its process when the transfer
 breaks, and the engine with it: it is started again and gets the weights as a new one. So it is where a job
-asks for vLLM's own nccl engine, to which the receiver then passes everything (`vllm_nccl`).
+asks for an engine of vLLM by name, to which the receiver then passes everything (`vllm_native`).
 """
 
 import logging
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from vllm.config import VllmConfig
 from vllm.config.weight_transfer import WeightTransferConfig
 from vllm.distributed import get_world_group
@@ -30,14 +31,13 @@ from grpo_runtime.weight_sync.engine_names import backend_of
 from grpo_runtime.weight_sync.interface import (
     DirectLoad,
     ModelBrokenError,
+    Reach,
     ReceiverSettings,
     VllmTransferEngine,
     WeightSyncError,
 )
-from grpo_runtime.weight_sync.receiver.engine_end import end_engine
-from grpo_runtime.weight_sync.receiver.free_memory import free_memory
-from grpo_runtime.weight_sync.registry import Reach, find_backend
-from grpo_runtime.weight_sync.worker.checkpoint_shapes import checkpoint_shapes
+from grpo_runtime.weight_sync.receiver import end_engine, free_memory
+from grpo_runtime.weight_sync.registry import find_backend
 
 KEPT_FREE_BYTES = 512 * 1024 * 1024
 """Not taken for staged weights: loading them needs some memory too, and so do requests."""
@@ -202,3 +202,19 @@ def _ending_with_a_broken_model() -> Iterator[None]:
         yield
     except ModelBrokenError as error:
         end_engine(str(error))
+
+
+def checkpoint_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor in the *.safetensors files of `folder`.
+
+    Raises FileNotFoundError when there is none.
+    """
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise FileNotFoundError(f"{folder} holds no *.safetensors file")
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in files:
+        with safe_open(path, framework="numpy") as reader:
+            for name in reader.keys():  # noqa: SIM118 - not a mapping
+                shapes[name] = tuple(reader.get_slice(name).get_shape())
+    return shapes
