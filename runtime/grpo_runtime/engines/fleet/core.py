@@ -14,26 +14,33 @@ from typing import Any
 from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines.fleet import membership
-from grpo_runtime.engines.fleet.answers import AnswerLimits, read_rollouts, sampling_call
-from grpo_runtime.engines.fleet.bundle import Bundle, bundle
-from grpo_runtime.engines.fleet.connections import open_session
 from grpo_runtime.engines.fleet.dispatch import Dispatch, DispatchLimits
-from grpo_runtime.engines.fleet.errors import BadAnswerError, EngineConflictError
+from grpo_runtime.engines.fleet.engine_calls import (
+    AnswerLimits,
+    BadAnswerError,
+    Bundle,
+    bundle,
+    read_rollouts,
+    sampling_call,
+)
+from grpo_runtime.engines.fleet.engine_client import EngineConflictError, open_session
 from grpo_runtime.engines.fleet.membership import Member, MemberState
 from grpo_runtime.engines.fleet.roster import Roster
 from grpo_runtime.engines.fleet.settings import FleetSettings
 from grpo_runtime.engines.fleet.syncer import FleetSyncer
-from grpo_runtime.rollouts.errors import EngineGoneError, EngineTimeoutError, RolloutLostError
 from grpo_runtime.rollouts.interface import (
+    EngineGoneError,
+    EngineTimeoutError,
     FailedSyncs,
     GenerateRequest,
     Generation,
     OnFinished,
     Probe,
     Rollout,
+    RolloutLostError,
     SyncReport,
 )
-from grpo_runtime.weight_sync.registry import Backend
+from grpo_runtime.weight_sync.interface import Backend
 from grpo_runtime.weight_sync.source import WeightSource
 
 log = logging.getLogger(__name__)
@@ -45,12 +52,9 @@ class FleetCore:
     def __init__(self, settings: FleetSettings, *, backend: Backend[Any]) -> None:
         self.num_stale_answers = 0
         """Completions thrown away because other weights than the newest had sampled them."""
-        self.num_resent = 0
-        """Samples asked of another engine because the first one was lost."""
         self._settings = settings
-        # taken once, so that the date at which an engine stood still is the same in every report
+        # taken once, so that the date at which an engine was found hung is the same in every report
         self._clock_offset = time.time() - time.monotonic()
-        self._dispatch: Dispatch | None = None
         self._vocab_size: int | None = None
         self._session = open_session()
         self._roster = Roster(settings, self._session)
@@ -60,9 +64,19 @@ class FleetCore:
             timeout_seconds=settings.sync_timeout_seconds,
             workers_per_engine=settings.workers_per_engine,
             cores_per_engine=settings.cores_per_engine,
-            full_every=settings.full_every,
         )
+        limits = DispatchLimits(
+            max_in_flight=settings.max_in_flight,
+            empty_wait_seconds=settings.empty_wait_seconds,
+            poll_seconds=settings.heartbeat_seconds,
+        )
+        self._dispatch = Dispatch(self, limits=limits, clock=time.monotonic)
         self._watcher = asyncio.ensure_future(self._watch())
+
+    @property
+    def num_resent(self) -> int:
+        """Samples asked of another engine because the first one failed or was lost."""
+        return self._dispatch.num_resent
 
     @property
     def num_lost(self) -> int:
@@ -72,10 +86,10 @@ class FleetCore:
     def counts(self) -> EngineCounts:
         """Engines by state, as of now."""
         members = self._roster.members()
-        hung = membership.told_hung(
+        hung = membership.reported_hung(
             members,
             now=time.monotonic(),
-            told_after_seconds=self._settings.hung_told_seconds,
+            reported_after_seconds=self._settings.hung_reported_after_seconds,
             clock_offset=self._clock_offset,
         )
         return membership.count(members, desired=self._settings.desired, hung=hung)
@@ -105,32 +119,19 @@ class FleetCore:
         """Sample all requests, in the order given; see `Engines.generate`."""
         if not self._syncer.has_weights:
             raise RuntimeError("the fleet has no weights yet: call sync before generate")
-        limits = DispatchLimits(
-            max_in_flight=self._settings.max_in_flight,
-            empty_wait_seconds=self._settings.empty_wait_seconds,
-            poll_seconds=self._settings.heartbeat_seconds,
-        )
         bundles = bundle(
             requests,
             # also those that are not Current yet: they may join while the step runs
             num_engines=max(self._settings.desired, len(self.workers())),
             max_samples=self._settings.max_in_flight,
         )
-        self._dispatch = dispatch = Dispatch(
-            self, bundles, limits=limits, clock=time.monotonic, on_finished=on_finished
-        )
-        try:
-            return await dispatch.run()
-        finally:
-            self._dispatch = None
-            self.num_resent += dispatch.num_resent
+        return await self._dispatch.run(bundles, on_finished=on_finished)
 
     def generation(self) -> Generation | None:
-        """How far the running call of `generate` has come. May be called in another thread."""
-        dispatch = self._dispatch
-        if dispatch is None:
+        """How far the running calls of `generate` have come. May be called in another thread."""
+        found = self._dispatch.generation()
+        if found is None:
             return None
-        found = dispatch.generation()
         members = self._roster.members()
         labels = {member.instance: member.label for member in members}
         return replace(
@@ -140,7 +141,8 @@ class FleetCore:
         )
 
     def failed_syncs(self) -> Mapping[str, FailedSyncs]:
-        """See `Engines.failed_syncs`. May be called in another thread."""
+        """Engine -> its failed weight syncs, for engines that serve no more because of them. May be called in
+        another thread."""
         return self._syncer.failed
 
     async def close(self) -> None:

@@ -1,20 +1,19 @@
 """Gives requests to engines, and gives them to another engine when one is lost.
 
 A request carries its seed, so that sampling it twice gives the same completion. Requests come in bundles,
-each of which is one call.
+each of which is one call of an engine.
 """
 
 import asyncio
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from grpo_runtime.engines.fleet.bundle import Bundle
-from grpo_runtime.engines.fleet.errors import BadAnswerError, EngineRefusedError
+from grpo_runtime.engines.fleet.engine_calls import BadAnswerError, Bundle
+from grpo_runtime.engines.fleet.engine_client import EngineRefusedError
 from grpo_runtime.errors import UserError
-from grpo_runtime.rollouts.errors import EngineError, RolloutLostError
-from grpo_runtime.rollouts.interface import Generation, OnFinished, Rollout
+from grpo_runtime.rollouts.interface import EngineError, Generation, OnFinished, Rollout, RolloutLostError
 
 MAX_ENGINES_PER_REQUEST = 5
 """A request that failed so often is itself the cause."""
@@ -61,96 +60,177 @@ class DispatchLimits:
     poll_seconds: float = 1.0
 
 
-class Dispatch:
-    """One call of `generate`: hands out its requests and collects the rollouts in the order given."""
+@dataclass(eq=False)
+class _Work:
+    """The bundles of one call of `run`, and what has become of each by its index."""
 
-    def __init__(
-        self,
-        source: WorkerSource,
-        bundles: Sequence[Bundle],
-        *,
-        limits: DispatchLimits,
-        clock: Callable[[], float],
-        on_finished: OnFinished | None = None,
-    ) -> None:
-        """`on_finished` is called for the samples of a call when it is answered."""
+    bundles: Sequence[Bundle]
+    on_finished: OnFinished | None
+    ended: asyncio.Future[None]
+    """Done when every bundle is answered; has the error of work that cannot be done."""
+    results: dict[int, list[Rollout]] = field(default_factory=dict)
+    failures: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """What engines answered instead of it."""
+
+    def num_samples(self) -> int:
+        return sum(bundle.num_samples for bundle in self.bundles)
+
+    def num_done(self) -> int:
+        return sum(self.bundles[index].num_samples for index in list(self.results))
+
+    def take(self, index: int, rollouts: list[Rollout]) -> None:
+        """The answer for a bundle."""
+        self.results[index] = rollouts
+        if self.on_finished is not None:
+            first = sum(bundle.num_samples for bundle in self.bundles[:index])
+            for number, rollout in enumerate(rollouts, start=first):
+                self.on_finished(number, rollout)
+        if len(self.results) == len(self.bundles):
+            self.end(None)
+
+    def end(self, error: Exception | None) -> None:
+        """Let `run` return or raise; the first end counts."""
+        if self.ended.done():
+            return
+        if error is None:
+            self.ended.set_result(None)
+        else:
+            self.ended.set_exception(error)
+
+
+_Piece = tuple[_Work, int]
+"""A work, and the index of one of its bundles."""
+
+
+class Dispatch:
+    """Hands out the bundles of all calls of `run`, those of earlier calls first, and collects what engines
+    answer. A call that fails ends alone."""
+
+    def __init__(self, source: WorkerSource, *, limits: DispatchLimits, clock: Callable[[], float]) -> None:
         self.num_resent = 0
         """Samples asked of another engine because the first one failed or was lost."""
         self._source = source
-        self._bundles = bundles
         self._limits = limits
         self._clock = clock
-        self._on_finished = on_finished
-        self._waiting = deque(range(len(self._bundles)))
-        self._results: dict[int, list[Rollout]] = {}
-        self._failures: defaultdict[int, list[str]] = defaultdict(list)
-        """By bundle, what engines answered instead of it."""
-        self._running: dict[asyncio.Task[list[Rollout]], tuple[int, str]] = {}
-        self._wake = asyncio.Event()
+        self._open: tuple[_Work, ...] = ()
+        """Those of open calls, replaced as a whole because they are read in another thread."""
+        self._waiting: deque[_Piece] = deque()
+        self._running: dict[asyncio.Task[list[Rollout]], tuple[_Piece, str]] = {}
+        """With the key of the engine that was asked."""
         self._done: deque[asyncio.Task[list[Rollout]]] = deque()
-        self._finished_at = clock()
+        self._wake = asyncio.Event()
+        self._serving: asyncio.Task[None] | None = None
+        self._finished_at = self._last_served = clock()
         self._given: Mapping[str, int] = {}
-        self._num_done = 0
 
-    def generation(self) -> Generation:
-        """How far it has come; engines by key. May be called in another thread."""
+    def generation(self) -> Generation | None:
+        """How far the open calls have come, engines by key; None while there is none. May be called in
+        another thread."""
+        works = self._open
+        if not works:
+            return None
         return Generation(
-            num_samples=self._num_samples(range(len(self._bundles))),
-            num_done=self._num_done,
+            num_samples=sum(work.num_samples() for work in works),
+            num_done=sum(work.num_done() for work in works),
             quiet_seconds=self._clock() - self._finished_at,
             given=self._given,
         )
 
-    async def run(self) -> list[Rollout]:
-        """All rollouts.
+    async def run(self, bundles: Sequence[Bundle], *, on_finished: OnFinished | None = None) -> list[Rollout]:
+        """All rollouts, in the order of the bundles. `on_finished` is called for the samples of a bundle when
+        it is answered.
 
         Raises UserError when an engine refuses a request as wrong, RolloutLostError after the stated wait
         without an engine, and EngineError for a request that ends badly wherever it goes.
         """
-        last_served = self._clock()
+        if not bundles:
+            return []
+        work = _Work(bundles, on_finished, asyncio.get_running_loop().create_future())
+        self._begin(work)
+        try:
+            await work.ended
+        finally:
+            await self._leave(work)
+        return [rollout for index in range(len(bundles)) for rollout in work.results[index]]
+
+    def _begin(self, work: _Work) -> None:
+        if self._serving is None or self._serving.done():
+            self._finished_at = self._last_served = self._clock()
+            self._serving = asyncio.ensure_future(self._serve())
+        self._open = (*self._open, work)
+        self._waiting.extend((work, index) for index in range(len(work.bundles)))
+        self._wake.set()
+
+    async def _leave(self, work: _Work) -> None:
+        """Forget work that is over, and cancel what of it still runs."""
+        self._open = tuple(other for other in self._open if other is not work)
+        self._waiting = deque(piece for piece in self._waiting if piece[0] is not work)
+        ending: list[asyncio.Task[Any]] = [
+            task for task, (piece, _) in self._running.items() if piece[0] is work
+        ]
+        for task in ending:
+            del self._running[task]
+        if not self._open and self._serving is not None:
+            ending.append(self._serving)
+            self._serving = None
+        for task in ending:
+            task.cancel()
+        self._wake.set()
+        await asyncio.gather(*ending, return_exceptions=True)
+
+    async def _serve(self) -> None:
+        """Hand out and collect, until the last call ends."""
         fleet = asyncio.ensure_future(self._watch_fleet())
         try:
-            while len(self._results) < len(self._bundles):
+            while True:
                 self._hand_out()
-                if self._running:
-                    last_served = self._clock()
-                elif self._clock() - last_served > self._limits.empty_wait_seconds:
-                    raise RolloutLostError(
-                        f"no rollout engine for {self._limits.empty_wait_seconds:g} s, with "
-                        f"{self._num_samples(self._waiting)} of "
-                        f"{self._num_samples(range(len(self._bundles)))} samples still to be drawn"
-                    )
+                self._end_without_engines()
                 await self._wake.wait()
                 self._wake.clear()
                 self._collect()
                 self._cancel_lost()
+        except Exception as error:  # of the source: every call raises it
+            self._end_all(error)
         finally:
             fleet.cancel()
-            for task in self._running:
-                task.cancel()
-            await asyncio.gather(fleet, *self._running, return_exceptions=True)
-        return [rollout for index in range(len(self._bundles)) for rollout in self._results[index]]
-
-    def _num_samples(self, indices: Iterable[int]) -> int:
-        return sum(self._bundles[index].num_samples for index in indices)
+            await asyncio.gather(fleet, return_exceptions=True)
 
     def _hand_out(self) -> None:
         load: Counter[str] = Counter()
-        for index, key in self._running.values():
-            load[key] += self._bundles[index].num_samples
+        for (work, index), key in self._running.values():
+            load[key] += work.bundles[index].num_samples
         workers = self._source.workers()
+        self._waiting = deque(piece for piece in self._waiting if not piece[0].ended.done())
         while self._waiting and workers:
             # the least loaded one; by key among equals, so that every run is the same
             worker = min(workers.values(), key=lambda candidate: (load[candidate.key], candidate.key))
-            num_samples = self._bundles[self._waiting[0]].num_samples
-            if load[worker.key] + num_samples > self._limits.max_in_flight:
+            work, index = self._waiting[0]
+            bundle = work.bundles[index]
+            if load[worker.key] + bundle.num_samples > self._limits.max_in_flight:
                 break
-            index = self._waiting.popleft()
-            task = asyncio.ensure_future(worker.sample(self._bundles[index]))
-            self._running[task] = (index, worker.key)
+            self._waiting.popleft()
+            task = asyncio.ensure_future(worker.sample(bundle))
+            self._running[task] = ((work, index), worker.key)
             task.add_done_callback(self._note_done)
-            load[worker.key] += num_samples
+            load[worker.key] += bundle.num_samples
         self._given = +load  # another mapping each time, because it is read in another thread
+
+    def _end_without_engines(self) -> None:
+        """End every call once no engine has had any work for the stated time."""
+        if self._running:
+            self._last_served = self._clock()
+        elif self._clock() - self._last_served > self._limits.empty_wait_seconds:
+            waiting = sum(work.bundles[index].num_samples for work, index in self._waiting)
+            self._end_all(
+                RolloutLostError(
+                    f"no rollout engine for {self._limits.empty_wait_seconds:g} s, with {waiting} of "
+                    f"{sum(work.num_samples() for work in self._open)} samples still to be drawn"
+                )
+            )
+
+    def _end_all(self, error: Exception) -> None:
+        for work in self._open:
+            work.end(error)
 
     def _note_done(self, task: asyncio.Task[list[Rollout]]) -> None:
         self._done.append(task)
@@ -164,35 +244,37 @@ class Dispatch:
     def _collect(self) -> None:
         while self._done:
             task = self._done.popleft()
-            index, key = self._running.pop(task)
+            if task not in self._running:  # of a call that has ended
+                continue
+            piece, key = self._running.pop(task)
+            work, index = piece
             error = asyncio.CancelledError() if task.cancelled() else task.exception()
             if error is None:
-                self._results[index] = task.result()
-                self._num_done += self._bundles[index].num_samples
                 self._finished_at = self._clock()
-                self._pass_on(index)
+                work.take(index, task.result())
             elif isinstance(error, asyncio.CancelledError | EngineError | BadAnswerError):
-                self._send_again(index, key, error)
+                self._send_again(piece, key, error)
+            elif isinstance(error, Exception):
+                work.end(error)
             else:
                 raise error
 
-    def _pass_on(self, index: int) -> None:
-        if self._on_finished is not None:
-            first = self._num_samples(range(index))
-            for number, rollout in enumerate(self._results[index], start=first):
-                self._on_finished(number, rollout)
-
-    def _send_again(self, index: int, key: str, error: BaseException) -> None:
+    def _send_again(self, piece: _Piece, key: str, error: BaseException) -> None:
+        work, index = piece
         if isinstance(error, EngineRefusedError) and error.status == 400:
-            raise UserError(f"an engine refuses a prompt, shorten it or raise engine.maxModelLen: {error}")
+            work.end(
+                UserError(f"an engine refuses a prompt, shorten it or raise engine.maxModelLen: {error}")
+            )
+            return
         if isinstance(error, Exception):
             self._source.mark_unhealthy(key, error)
-            self._failures[index].append(str(error))
-        if len(self._failures[index]) >= MAX_ENGINES_PER_REQUEST:
-            answers = "; ".join(dict.fromkeys(self._failures[index]))
-            raise EngineError(f"a request failed {MAX_ENGINES_PER_REQUEST} times: {answers}")
-        self.num_resent += self._bundles[index].num_samples
-        self._waiting.appendleft(index)
+            work.failures[index].append(str(error))
+        if len(work.failures[index]) >= MAX_ENGINES_PER_REQUEST:
+            answers = "; ".join(dict.fromkeys(work.failures[index]))
+            work.end(EngineError(f"a request failed {MAX_ENGINES_PER_REQUEST} times: {answers}"))
+            return
+        self.num_resent += work.bundles[index].num_samples
+        self._waiting.appendleft(piece)
 
     def _cancel_lost(self) -> None:
         for task, (_, key) in self._running.items():

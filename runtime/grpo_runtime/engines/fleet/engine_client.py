@@ -1,5 +1,8 @@
-"""One rollout engine over HTTP. Every call has a deadline, and every failure is an EngineError; none is
-retried."""
+"""One rollout engine over HTTP: its calls, how they fail, and the connections that they share.
+
+Every call has a deadline, and every failure is an EngineError; none is retried. Connections are used
+again, because a weight sync is many short calls.
+"""
 
 import json
 from collections.abc import Mapping
@@ -7,22 +10,41 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+from aiohttp.connector import Connection
 from prometheus_client.parser import text_string_to_metric_families
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines import routes
-from grpo_runtime.engines.fleet.errors import EngineConflictError, EngineRefusedError
-from grpo_runtime.rollouts.errors import EngineGoneError, EngineTimeoutError
 from grpo_runtime.rollouts.frames import encode_frame
+from grpo_runtime.rollouts.interface import EngineError, EngineGoneError, EngineTimeoutError
 from grpo_runtime.rollouts.wire import EngineCall
 from grpo_runtime.settings import Tokens
+from grpo_runtime.weight_sync.interface import Info, WeightSyncError
 
 CONNECT_TIMEOUT_SECONDS = 5.0
+REUSE_SECONDS = 1.0
+"""How long an idle connection may be used again. vLLM's server closes one after 5 s, and a call that
+meets a closed one fails. The time between is for a server that is busy, and closes it before it reads."""
 _NUM_TOKENS = "vllm:generation_tokens_total"
 _NUM_RUNNING = "vllm:num_requests_running"
 _MAX_ERROR_CHARACTERS = 500
 MAX_BYTES = 32 << 20
-"""Of an answer; that of metrics is the largest besides completions."""
+"""Most bytes of an answer; that of metrics is the largest besides completions."""
+
+
+class EngineRefusedError(EngineError):
+    """The engine answered with an error; `status` is its HTTP status."""
+
+    def __init__(self, message: str, *, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class EngineConflictError(EngineRefusedError):
+    """HTTP 409: the engine belongs to a later attempt than ours, or is another process than we meant.
+    Only the former ends an attempt."""
+
+    is_superseded = True
 
 
 @dataclass(frozen=True, order=True)
@@ -57,7 +79,7 @@ class Load:
 
 
 class EngineClient:
-    """Calls one engine at `address` for a trainer of `attempt`, in a session of `connections.open_session`.
+    """Calls one engine at `address` for a trainer of `attempt`, in a session of `open_session`.
 
     With `instance` every call is for that process only: its successor at the same address refuses it.
     """
@@ -139,12 +161,12 @@ class EngineClient:
         await self._admin("POST", routes.REVOKE_PATH, timeout_seconds=timeout_seconds)
 
     async def weight_verb(self, path: str, body: Mapping[str, Any], *, timeout_seconds: float) -> None:
-        """One of vLLM's weight transfer verbs, by its path in `engine.routes`."""
+        """One of vLLM's weight transfer verbs, by its path in `engines.routes`."""
         await self._admin("POST", path, body=body, timeout_seconds=timeout_seconds)
 
     async def sample(self, call: EngineCall, *, max_bytes: int) -> bytes:
-        """Completions, as frames: see `answers` for what they mean. There is no deadline: the caller watches
-        the engine, and cancels the call when the engine is lost."""
+        """Completions, as frames, which `engine_calls.read_rollouts` reads. There is no deadline: the caller
+        watches the engine, and cancels the call when the engine is lost."""
         return await self._request(
             "POST",
             routes.SAMPLE_PATH,
@@ -213,6 +235,63 @@ class EngineClient:
 
     def _describe(self, method: str, path: str) -> str:
         return f"{method} {path.partition('?')[0]} on engine {self.address}"
+
+
+class HttpChannel:
+    """A `ControlChannel` to one engine, each of whose calls has the deadline."""
+
+    def __init__(self, client: EngineClient, *, timeout_seconds: float) -> None:
+        self._client = client
+        self._timeout_seconds = timeout_seconds
+
+    async def init(self, info: Info) -> None:
+        """Let the engine connect to the sender that wrote `info`."""
+        await self._verb(routes.INIT_PATH, {"init_info": dict(info)})
+
+    async def start(self) -> None:
+        """Open an update."""
+        await self._verb(routes.START_PATH, {})
+
+    async def update(self, info: Info) -> None:
+        """Let the engine receive; it answers when it has checked everything."""
+        await self._verb(routes.UPDATE_PATH, {"update_info": dict(info)})
+
+    async def finish(self, version: str) -> None:
+        """Apply what was received."""
+        await self._verb(routes.FINISH_PATH, {"weight_version": version})
+
+    async def shutdown(self) -> None:
+        """Let the engine close its connection to the sender."""
+        await self._verb(routes.SHUTDOWN_PATH, {})
+
+    async def _verb(self, path: str, body: Info) -> None:
+        try:
+            await self._client.weight_verb(path, body, timeout_seconds=self._timeout_seconds)
+        except EngineError as error:
+            raise WeightSyncError.told_in(str(error)) from error
+
+
+def open_session() -> aiohttp.ClientSession:
+    """A session for calls to engines, with as many connections as there are calls at a time."""
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=REUSE_SECONDS)
+    return aiohttp.ClientSession(connector=connector, response_class=EngineResponse)
+
+
+class EngineResponse(aiohttp.ClientResponse):
+    """An answer of an engine. After an internal error its connection is not used again: vLLM's server closes
+    it without saying so."""
+
+    async def start(self, connection: Connection) -> aiohttp.ClientResponse:
+        """Read status and headers."""
+        protocol = connection.protocol
+        await super().start(connection)
+        if self.status >= 500 and protocol is not None:
+            if self.connection is None:
+                # all of it was there, so that the next call might have taken the connection already
+                protocol.close()
+            else:
+                protocol.force_close()
+        return self
 
 
 async def _read(response: aiohttp.ClientResponse, *, what: str, max_bytes: int) -> bytes:

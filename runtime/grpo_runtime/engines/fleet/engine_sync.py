@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.engines.fleet.answers import answered_probe_error, probe_call
-from grpo_runtime.engines.fleet.control_channel import HttpChannel
-from grpo_runtime.engines.fleet.engine_client import EngineClient
-from grpo_runtime.engines.fleet.errors import BadAnswerError
-from grpo_runtime.rollouts.errors import EngineError
-from grpo_runtime.rollouts.interface import Probe
+from grpo_runtime.engines.fleet.engine_calls import BadAnswerError, answered_probe_error, probe_call
+from grpo_runtime.engines.fleet.engine_client import EngineClient, HttpChannel
+from grpo_runtime.rollouts.interface import EngineError, Probe
 from grpo_runtime.weight_sync.deadlines import Deadlines
 from grpo_runtime.weight_sync.interface import (
+    Backend,
     Failures,
     Peer,
     PreparedWeights,
@@ -22,8 +20,7 @@ from grpo_runtime.weight_sync.interface import (
     WeightSender,
     WeightSyncError,
 )
-from grpo_runtime.weight_sync.registry import Backend
-from grpo_runtime.weight_sync.verbs import for_each_engine
+from grpo_runtime.weight_sync.sender import for_each_engine
 
 _GRACE_SECONDS = 5.0
 """A sender keeps the deadline itself; one that does not is given up a little later."""

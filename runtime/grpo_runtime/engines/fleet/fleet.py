@@ -15,7 +15,7 @@ from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines.fleet.core import FleetCore
 from grpo_runtime.engines.fleet.settings import FleetSettings, fleet_settings
-from grpo_runtime.process.loop_thread import LoopThread
+from grpo_runtime.process.background import LoopThread
 from grpo_runtime.rollouts.interface import (
     FailedSyncs,
     GenerateRequest,
@@ -26,14 +26,14 @@ from grpo_runtime.rollouts.interface import (
     SyncReport,
 )
 from grpo_runtime.settings import TrainerSettings
-from grpo_runtime.weight_sync.needed_gpu import find_usable_backend
-from grpo_runtime.weight_sync.registry import Backend
+from grpo_runtime.weight_sync.backend_of_run import backend_of_trainer
+from grpo_runtime.weight_sync.interface import Backend
 from grpo_runtime.weight_sync.source import WeightSource
 
 log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 30.0
-"""To let go of the engines, which takes milliseconds."""
+"""Time limit to close the connections, which takes milliseconds."""
 
 
 def open_fleet(
@@ -42,12 +42,10 @@ def open_fleet(
     """The fleet of a trainer pod. `beside_weights` gives the files that make a folder of weights a model, for
     a backend that keeps such folders.
 
-    Raises UserError as `fleet_settings` and `find_usable_backend` do, and KnownError as a backend does that
+    Raises UserError as `fleet_settings` and `backend_of_trainer` do, and KnownError as a backend does that
     cannot begin a run.
     """
-    backend = find_usable_backend(trainer.run_config.weight_sync_backend)
-    if backend.for_run is not None:
-        backend = backend.for_run(trainer, beside_weights)
+    backend = backend_of_trainer(trainer, model_files=beside_weights)
     return Fleet(fleet_settings(trainer), backend=backend)
 
 
@@ -59,7 +57,7 @@ class Fleet:
     ) -> None:
         self._close_seconds = close_seconds
         self._thread = LoopThread("fleet")
-        self._core = self._thread.run_blocking(_make_core(settings, backend))
+        self._core = self._thread.begin(_make_core(settings, backend)).result()
 
     @property
     def num_stale_answers(self) -> int:
@@ -81,7 +79,8 @@ class Fleet:
         return self._core.counts()
 
     async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
-        """See `Engines.sync`. `weights` is read once, before this returns, in another thread."""
+        """Give every engine that can be reached the weights, and verify them with the probe. `weights` is
+        read once, before this returns, in another thread."""
         return await self._thread.run(self._core.sync(weights, version=version, probe=probe))
 
     async def rest(self) -> None:
@@ -94,30 +93,30 @@ class Fleet:
         on_finished: OnFinished | None = None,
         stays_awake: bool = False,
     ) -> list[Rollout]:
-        """See `Engines.generate`. Engines in other pods are always awake."""
+        """Sample all requests, in the order given. Engines in other pods are always awake."""
         return await self._thread.run(self._core.generate(requests, on_finished=on_finished))
 
     def generation(self) -> Generation | None:
-        """See `Engines.generation`."""
+        """How far the running call of `generate` has come; None when none runs."""
         return self._core.generation()
 
     def failed_syncs(self) -> Mapping[str, FailedSyncs]:
-        """See `Engines.failed_syncs`."""
+        """Engine -> its failed weight syncs, for engines that serve no more because of them."""
         return self._core.failed_syncs()
 
     async def close(self) -> None:
-        """See `Engines.close`. A thread that is stuck in a transfer is left running, so that the run can
-        end."""
-        try:
-            async with asyncio.timeout(self._close_seconds):
-                await self._thread.run(self._core.close())
-        except TimeoutError:
+        """Let go of every connection; the engines stay as they are. A thread that is blocked in a transfer is
+        left running, so that the run can end."""
+        closing = asyncio.wrap_future(self._thread.begin(self._core.close()))
+        await asyncio.wait({closing}, timeout=self._close_seconds)
+        if not closing.done():
             log.error(
                 "the fleet is not closed after %g s and is left running; every thread's stack:",
                 self._close_seconds,
             )
             faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
             return
+        await closing
         await self._thread.close()
 
 

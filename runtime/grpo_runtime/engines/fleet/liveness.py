@@ -8,7 +8,7 @@ at instead. An engine is two processes, and each of four signs can be missing al
     tokens   the number that it has generated rises while it samples for us
     work     it samples while we wait for its answers, or else a request or an answer is lost
 
-One long step delays the signs of core and tokens. So an engine that went on after more than the limit is
+One long step delays the signs of core and tokens. So an engine that continued after more than the limit is
 given twice that time, until there has been a round without such a step (a round ends with new weights). One
 that has sampled nothing yet is given the time to compile.
 """
@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from grpo_api.contract.versions import PolicyVersion
 
 MIN_MISSED = 2
-"""Looks in a row without a sign. One alone may be late because the trainer itself stood still."""
+"""Looks in a row without a sign. One alone may be late because the trainer itself was suspended."""
 _WORK_LIMITS = 3
 """So many times the usual limit for `work`: of an engine that has done its work, the answer is on its way."""
 
@@ -114,7 +114,7 @@ class Signs:
 
 
 def first_signs(now: float) -> Signs:
-    """Those of a process that has just been found."""
+    """The signs of a process that has just been found."""
     return Signs(server=Sign(now), core=Sign(now), tokens=Sign(now), work=Sign(now))
 
 
@@ -195,7 +195,7 @@ def warm(signs: Signs) -> Signs:
 
 
 def why_hung(signs: Signs, *, limits: Limits, now: float) -> str:
-    """What of the engine stands still, as a sentence about it; empty when it is not hung."""
+    """Which part of the engine is hung, as a sentence about it; empty when it is not hung."""
     usual = limits.hung_after_seconds
     core_limit = usual if signs.is_warm else max(usual, limits.first_step_seconds)
     if signs.server.is_overdue(now, limit_seconds=usual):

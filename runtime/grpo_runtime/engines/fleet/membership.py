@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from grpo_api.contract.progress import MAX_HUNG_TOLD, EngineCounts, HungEngine
+from grpo_api.contract.progress import MAX_HUNG_REPORTED, EngineCounts, HungEngine
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines.fleet.engine_client import Address, Identity
 
 FIRST_RETRY_SECONDS = 2.0
 MAX_RETRY_SECONDS = 120.0
 SYNCS_ALONE = 10
-"""For so many good syncs an engine that was too slow for others does not share theirs."""
+"""So many good syncs an engine has alone after it was too slow for others."""
 SUPERSEDED_WAIT_SECONDS = 5.0
 _LONGEST_TEXT = 253
 
@@ -39,12 +39,10 @@ class MemberState(StrEnum):
 class Member:
     """One engine process, or an address where one is expected.
 
-    `version` is the weights it was last verified with. `num_failures` counts failed syncs since the last
-    good one; the watcher starts no sync before `retry_at`. In the next `syncs_alone` syncs no other engine
-    waits for it. `why_hung` says what of it stands still now.
-    `stuck_since` is when it first stood still without a good sync since then, and `why_stuck` what it last
-    stood still in.
-    """
+    `version` is the weights it was last verified with. `num_failures` counts failed syncs since the last good
+    one; the watcher starts no sync before `retry_at`. In the next `syncs_alone` syncs no other engine waits
+    for it. `why_hung` says which part of it is hung now. `hung_since` is when it was first found hung without
+    a good sync since then, and `why_last_hung` why it was last found hung."""
 
     address: Address
     last_seen: float
@@ -56,8 +54,8 @@ class Member:
     retry_at: float = 0.0
     syncs_alone: int = 0
     why_hung: str = ""
-    stuck_since: float | None = None
-    why_stuck: str = ""
+    hung_since: float | None = None
+    why_last_hung: str = ""
 
     @property
     def label(self) -> str:
@@ -79,7 +77,7 @@ def seen(member: Member, identity: Identity, *, newest: PolicyVersion | None, no
     state = MemberState.CURRENT if is_current else MemberState.STALE
     found = replace(member, state=state, last_seen=now, why_hung="")
     # before there are weights no sync can show that it works again
-    return found if newest is not None else _unstuck(found)
+    return found if newest is not None else _clear_hung(found)
 
 
 def unanswered(member: Member, *, now: float, lost_after_seconds: float) -> Member:
@@ -93,21 +91,21 @@ def unanswered(member: Member, *, now: float, lost_after_seconds: float) -> Memb
 def hung(member: Member, why: str, *, now: float) -> Member:
     """The member after it was found hung: without its requests, and out of the fleet until a sync succeeds.
 
-    It may go on as if nothing had been, with answers that nobody waits for any more.
+    It may continue as if nothing had been, with answers that nobody waits for any more.
     """
     if member.why_hung or _is_out(member):
         return member
-    stuck = _stuck(failed_sync(member, now=now), why, now=now)
-    return replace(stuck, state=MemberState.SUSPECT, why_hung=why)
+    marked = _mark_hung(failed_sync(member, now=now), why, now=now)
+    return replace(marked, state=MemberState.SUSPECT, why_hung=why)
 
 
-def _stuck(member: Member, why: str, *, now: float) -> Member:
-    since = now if member.stuck_since is None else member.stuck_since
-    return replace(member, stuck_since=since, why_stuck=why)
+def _mark_hung(member: Member, why: str, *, now: float) -> Member:
+    since = now if member.hung_since is None else member.hung_since
+    return replace(member, hung_since=since, why_last_hung=why)
 
 
-def _unstuck(member: Member) -> Member:
-    return replace(member, stuck_since=None, why_stuck="")
+def _clear_hung(member: Member) -> Member:
+    return replace(member, hung_since=None, why_last_hung="")
 
 
 def unreachable(member: Member, *, now: float) -> Member:
@@ -115,7 +113,7 @@ def unreachable(member: Member, *, now: float) -> Member:
     has ended or its pod is gone, it is no longer hung."""
     if _is_out(member) and not member.why_hung:
         return member
-    return replace(_unstuck(failed_sync(member, now=now)), state=MemberState.SUSPECT, why_hung="")
+    return replace(_clear_hung(failed_sync(member, now=now)), state=MemberState.SUSPECT, why_hung="")
 
 
 def _is_out(member: Member) -> bool:
@@ -126,7 +124,7 @@ def _is_out(member: Member) -> bool:
 
 def died(member: Member) -> Member:
     """The member after its process was seen to be dead."""
-    return replace(_unstuck(member), state=MemberState.LOST, why_hung="")
+    return replace(_clear_hung(member), state=MemberState.LOST, why_hung="")
 
 
 def synced(member: Member, version: PolicyVersion, *, newest: PolicyVersion, now: float) -> Member:
@@ -137,7 +135,7 @@ def synced(member: Member, version: PolicyVersion, *, newest: PolicyVersion, now
     """
     is_current = version == newest
     return replace(
-        _unstuck(member),
+        _clear_hung(member),
         state=MemberState.CURRENT if is_current else MemberState.STALE,
         version=version,
         num_failures=0,
@@ -158,8 +156,8 @@ def failed_sync(member: Member, *, now: float) -> Member:
 
 
 def stopped_in_sync(member: Member, why: str, *, now: float) -> Member:
-    """The member after a sync that ran into its deadline: it may stand still in the middle of a transfer."""
-    return _stuck(failed_sync(member, now=now), why, now=now)
+    """The member after a sync that ran into its deadline: it may be hung in the middle of a transfer."""
+    return _mark_hung(failed_sync(member, now=now), why, now=now)
 
 
 def too_slow(member: Member, *, now: float) -> Member:
@@ -184,7 +182,7 @@ def unhealthy(member: Member, *, now: float) -> Member:
 def will_answer(member: Member) -> bool:
     """Whether the member will still answer requests that it was given while it was Current.
 
-    One that is unhealthy, or whose sync failed, may stay paused with them; one that hangs does not go on.
+    One that is unhealthy, or whose sync failed, may stay paused with them; one that hangs does not continue.
     """
     return member.state != MemberState.LOST and member.version is not None
 
@@ -199,28 +197,28 @@ def is_gone(member: Member, *, is_listed: bool) -> bool:
     return not is_listed and member.state in (MemberState.JOINING, MemberState.SUSPECT, MemberState.LOST)
 
 
-def is_stuck(member: Member) -> bool:
-    """Whether the member stands still, or has gone on and yet failed another sync."""
-    return member.stuck_since is not None and (member.why_hung != "" or member.num_failures > 1)
+def is_hung(member: Member) -> bool:
+    """Whether the member is hung, or has continued and yet failed another sync."""
+    return member.hung_since is not None and (member.why_hung != "" or member.num_failures > 1)
 
 
-def told_hung(
-    members: list[Member], *, now: float, told_after_seconds: float, clock_offset: float
+def reported_hung(
+    members: list[Member], *, now: float, reported_after_seconds: float, clock_offset: float
 ) -> tuple[HungEngine, ...]:
-    """The members that have stood still for so long, the longest first. `clock_offset` is what makes seconds
+    """The members that have been hung for so long, the longest first. `clock_offset` is what makes seconds
     since 1970 of a time on the clock of `now`."""
-    stuck = sorted((member.stuck_since or now, member.label, member.instance) for member in members)
-    found = {member.instance: member for member in members if is_stuck(member)}
+    marked = sorted((member.hung_since or now, member.label, member.instance) for member in members)
+    found = {member.instance: member for member in members if is_hung(member)}
     return tuple(
         HungEngine(
             name=label[:_LONGEST_TEXT],
             instance=instance[:_LONGEST_TEXT],
             since=datetime.fromtimestamp(int(since + clock_offset), UTC),
-            why=found[instance].why_stuck[:_LONGEST_TEXT],
+            why=found[instance].why_last_hung[:_LONGEST_TEXT],
         )
-        for since, label, instance in stuck
-        if instance in found and now - since >= told_after_seconds
-    )[:MAX_HUNG_TOLD]
+        for since, label, instance in marked
+        if instance in found and now - since >= reported_after_seconds
+    )[:MAX_HUNG_REPORTED]
 
 
 def count(members: list[Member], *, desired: int, hung: tuple[HungEngine, ...] = ()) -> EngineCounts:

@@ -1,24 +1,24 @@
-"""The members of a fleet, kept up to date by calling every address again and again."""
+"""The members of a fleet, kept up to date by calling every address again and again. The addresses are those
+that the names of the hosts resolve to."""
 
 import asyncio
 import contextlib
 import logging
+import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import aiohttp
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines.fleet import liveness, membership
-from grpo_runtime.engines.fleet.discovery import resolve
-from grpo_runtime.engines.fleet.engine_client import Address, EngineClient, Identity
-from grpo_runtime.engines.fleet.errors import EngineConflictError
+from grpo_runtime.engines.fleet.engine_client import Address, EngineClient, EngineConflictError, Identity
 from grpo_runtime.engines.fleet.liveness import Limits, Look, Signs
 from grpo_runtime.engines.fleet.membership import Member, MemberState
 from grpo_runtime.engines.fleet.settings import FleetSettings
-from grpo_runtime.rollouts.errors import EngineError, EngineGoneError, EngineTimeoutError
+from grpo_runtime.rollouts.interface import EngineError, EngineGoneError, EngineTimeoutError
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Roster:
         self._members: dict[Address, Member] = {}
         self._looks: dict[Address, asyncio.Task[None]] = {}
         self._signs: dict[str, Signs] = {}
-        """Of each instance."""
+        """Signs of life by instance."""
         self._num_calls: Counter[str] = Counter()
         """Calls for completions that an instance has not answered."""
         self._limits = Limits(settings.hung_after_seconds, settings.first_step_seconds)
@@ -95,7 +95,7 @@ class Roster:
     async def refresh(self) -> None:
         """Begin to look at every address, and return when all have answered or a heartbeat has passed.
 
-        A look that takes longer goes on in the background.
+        A look that takes longer continues in the background.
         """
         listed = await resolve(self._settings.hosts)
         now = time.monotonic()
@@ -226,3 +226,16 @@ class Roster:
         """Wake those who wait for a change; a later call of `changed` waits for the next one."""
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+async def resolve(hosts: Sequence[Address]) -> set[Address]:
+    """Every address of every host, now. A name that does not resolve yet has none."""
+    loop = asyncio.get_running_loop()
+    found: set[Address] = set()
+    for host in hosts:
+        try:
+            entries = await loop.getaddrinfo(host.host, host.port, type=socket.SOCK_STREAM)
+        except socket.gaierror:
+            continue
+        found |= {Address(str(entry[4][0]), host.port) for entry in entries}
+    return found

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from grpo_api.contract.concurrency_choice import SAMPLES_ON_CPU
-from grpo_api.contract.progress import HUNG_TOLD_SECONDS
+from grpo_api.contract.endpoints import ROLLOUT_PORT
+from grpo_api.contract.progress import HUNG_REPORTED_AFTER_SECONDS
+from grpo_api.resolve import SAMPLES_ON_CPU
 from grpo_api.v1alpha1.spec import SamplingSpec
-from grpo_runtime.engines.fleet.discovery import parse_hosts
 from grpo_runtime.engines.fleet.engine_client import Address
 from grpo_runtime.errors import UserError
 from grpo_runtime.settings import Tokens, TrainerSettings
@@ -20,15 +20,13 @@ class FleetSettings:
     `empty_wait_seconds`: how long a sync or a step waits while there is no engine at all.
     `hung_after_seconds`: how long an engine may show no sign of life before its requests go elsewhere.
     `first_step_seconds`: the same for the core of an engine that has sampled nothing yet and may compile.
-    `hung_told_seconds`: how long an engine must stand still before the progress names it.
+    `hung_reported_after_seconds`: how long an engine must be hung before the progress names it.
     `lost_after_seconds`: how long an engine may be silent before it is called lost.
     `probe_timeout_seconds`: how long one call of a look at an engine may take; two of them, and the time
     between looks, must fit into `hung_after_seconds`.
     `max_in_flight`: samples an engine is given at a time.
     `workers_per_engine`: processes of an engine that take the weights.
     `cores_per_engine`: schedulers of an engine, each with requests of its own.
-    `full_every`: in so many syncs engines are given all weights once, and in the others what changed. None
-    where they are always given all weights.
     """
 
     hosts: tuple[Address, ...]
@@ -41,7 +39,7 @@ class FleetSettings:
     empty_wait_seconds: float = 900.0
     hung_after_seconds: float = 10.0
     first_step_seconds: float = 120.0
-    hung_told_seconds: float = HUNG_TOLD_SECONDS
+    hung_reported_after_seconds: float = HUNG_REPORTED_AFTER_SECONDS
     lost_after_seconds: float = 60.0
     evaluation: SamplingSpec | None = None
     heartbeat_seconds: float = 1.0
@@ -49,7 +47,6 @@ class FleetSettings:
     max_in_flight: int = SAMPLES_ON_CPU
     workers_per_engine: int = 1
     cores_per_engine: int = 1
-    full_every: int | None = None
 
 
 def fleet_settings(trainer: TrainerSettings) -> FleetSettings:
@@ -62,7 +59,6 @@ def fleet_settings(trainer: TrainerSettings) -> FleetSettings:
         raise UserError(
             f"mode is {run_config.mode.value}: there are no rollout pods that a fleet could be made of"
         )
-    sparse = run_config.weight_sync.sparse
     return FleetSettings(
         hosts=parse_hosts(trainer.rollout_host),
         desired=run_config.topology.rollout_replicas,
@@ -75,5 +71,20 @@ def fleet_settings(trainer: TrainerSettings) -> FleetSettings:
         max_in_flight=run_config.max_samples_per_engine,
         workers_per_engine=run_config.engine.num_workers,
         cores_per_engine=run_config.engine.num_cores,
-        full_every=None if sparse is None else sparse.full_every_steps,
     )
+
+
+def parse_hosts(text: str) -> tuple[Address, ...]:
+    """Read a comma-separated list of `host[:port]`. The port is ROLLOUT_PORT where it is left out.
+
+    In a cluster it is one name, that of the headless Service. Raises UserError.
+    """
+    hosts = []
+    for part in text.split(","):
+        host, colon, port = part.strip().rpartition(":")
+        if not colon:
+            host, port = port, str(ROLLOUT_PORT)
+        if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+            raise UserError(f"rollout host {part.strip()!r} is not understood: write HOST or HOST:PORT")
+        hosts.append(Address(host, int(port)))
+    return tuple(hosts)

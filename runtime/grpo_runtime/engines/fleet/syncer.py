@@ -7,7 +7,7 @@ for engines that join, also in the middle of a step, and for those whose last sy
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grpo_api.contract.versions import PolicyVersion
@@ -16,13 +16,10 @@ from grpo_runtime.engines.fleet.engine_sync import EngineSync, EngineSyncReport,
 from grpo_runtime.engines.fleet.membership import Member, MemberState
 from grpo_runtime.engines.fleet.roster import Roster
 from grpo_runtime.errors import SupersededError
-from grpo_runtime.rollouts.errors import EngineError, EngineTimeoutError
-from grpo_runtime.rollouts.interface import FailedSyncs, Probe, SyncReport
+from grpo_runtime.rollouts.interface import EngineError, EngineTimeoutError, FailedSyncs, Probe, SyncReport
 from grpo_runtime.weight_sync.deadlines import Deadlines
-from grpo_runtime.weight_sync.interface import PreparedWeights, TooSlowError, WeightSyncError
-from grpo_runtime.weight_sync.registry import Backend, Reach
+from grpo_runtime.weight_sync.interface import Backend, Reach, TooSlowError, WeightSyncError
 from grpo_runtime.weight_sync.source import WeightSource
-from grpo_runtime.weight_sync.sparse.sparse_weights import SparsePreparation, SparseWeights
 
 log = logging.getLogger(__name__)
 
@@ -40,15 +37,9 @@ class FleetSyncer:
         timeout_seconds: float,
         workers_per_engine: int,
         cores_per_engine: int,
-        full_every: int | None = None,
     ) -> None:
         if backend.reach is Reach.PROCESS:
             raise ValueError(f"{backend.name} weight sync does not reach engines in other processes")
-        self._prepare: Callable[[WeightSource], PreparedWeights] = backend.prepare
-        if full_every is not None:
-            if not backend.takes_sparse:
-                raise ValueError(f"{backend.name} weight sync has no way to send only what changed")
-            self._prepare = SparsePreparation(backend.prepare, full_every=full_every)
         self._roster = roster
         self._backend = backend
         self._deadlines = Deadlines(timeout_seconds)
@@ -57,7 +48,7 @@ class FleetSyncer:
         self._has_weights = False
         self._job: SyncJob | None = None
         self._syncs: dict[frozenset[str], EngineSync] = {}
-        """By the instances of the engines that share a sender."""
+        """Syncs by the instances of the engines that share a sender."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """The running sync of an instance."""
         self._reports: dict[str, EngineSyncReport] = {}
@@ -65,7 +56,7 @@ class FleetSyncer:
         """Another mapping at each change, because it is read in another thread."""
         self._prepare_seconds = 0.0
         self._write_seconds: float | None = None
-        """Of the newest weights, where they are written before engines are called."""
+        """How long writing the newest weights took, where they are written before engines are called."""
 
     @property
     def has_weights(self) -> bool:
@@ -85,7 +76,7 @@ class FleetSyncer:
         self._deadlines.new_weights()
         self._prepare_seconds, self._write_seconds = 0.0, None
         self._job = None  # its memory is used again where no sync reads it
-        prepared = await asyncio.to_thread(self._prepare, weights)
+        prepared = await asyncio.to_thread(self._backend.prepare, weights)
         if self._backend.name_version is not None:
             self._backend.name_version(prepared, version)
         self._job = SyncJob(version=version, weights=prepared, probe=probe)
@@ -154,7 +145,7 @@ class FleetSyncer:
         for report in self._reports.values():
             for phase, seconds in report.phase_seconds.items():
                 phase_seconds[phase] = max(seconds, phase_seconds.get(phase, 0.0))
-        weights = job.weights
+        weights, update_bytes = job.weights, self._backend.update_bytes
         return SyncReport(
             version=job.version,
             synced=tuple(sorted(self._reports)),
@@ -162,7 +153,7 @@ class FleetSyncer:
             num_bytes=weights.num_bytes,
             phase_seconds=phase_seconds,
             num_bytes_sent=weights.num_bytes_sent,
-            num_update_bytes=weights.num_update_bytes if isinstance(weights, SparseWeights) else None,
+            num_update_bytes=update_bytes(weights) if update_bytes is not None else None,
             paused_seconds=max((report.paused_seconds for report in self._reports.values()), default=None),
             max_probe_error=max((report.probe_error for report in self._reports.values()), default=0.0),
         )
@@ -269,7 +260,7 @@ class FleetSyncer:
 
 
 def _after_failure(member: Member, error: Exception, *, now: float) -> Member:
-    """The member after its sync failed. One that did not answer in time may stand still; it may refuse every
+    """The member after its sync failed. One that did not answer in time may be hung; it may refuse every
     later sync because this one has not ended in it."""
     causes = []
     cause: BaseException | None = error

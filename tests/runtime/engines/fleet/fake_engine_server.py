@@ -18,11 +18,11 @@ from grpo_api.contract.environment import Env
 from grpo_runtime.engines import routes
 from grpo_runtime.engines.fleet.engine_client import Address
 from grpo_runtime.engines.serve.guard import Guard
-from grpo_runtime.weight_sync.interface import Peer, Receiver, SenderSettings
-from grpo_runtime.weight_sync.pairwise import PairwiseSender
-from grpo_runtime.weight_sync.registry import GLOO, Backend, Reach
-from grpo_runtime.weight_sync.stream.digest import TAG_BYTES
+from grpo_runtime.weight_sync.interface import Backend, Peer, Reach, Receiver, SenderSettings
+from grpo_runtime.weight_sync.registry import GLOO
+from grpo_runtime.weight_sync.sender import PairwiseSender
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
+from grpo_runtime.weight_sync.tag import TAG_BYTES
 
 
 class FakeEngine:

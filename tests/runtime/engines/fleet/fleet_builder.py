@@ -19,7 +19,7 @@ from grpo_runtime.engines.fleet.engine_client import Address
 from grpo_runtime.engines.fleet.settings import FleetSettings
 from grpo_runtime.rollouts.interface import GenerateRequest, Probe, Rollout, SyncReport
 from grpo_runtime.settings import Tokens
-from grpo_runtime.weight_sync.registry import Backend
+from grpo_runtime.weight_sync.interface import Backend
 
 GIVE_UP_SECONDS = 30.0
 TOKENS = Tokens(data=DATA, admin=ADMIN)

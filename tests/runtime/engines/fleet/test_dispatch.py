@@ -8,12 +8,18 @@ from dataclasses import dataclass, field
 import pytest
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.engines.fleet.bundle import Bundle, bundle
 from grpo_runtime.engines.fleet.dispatch import MAX_ENGINES_PER_REQUEST, Dispatch, DispatchLimits
-from grpo_runtime.engines.fleet.errors import EngineRefusedError
+from grpo_runtime.engines.fleet.engine_calls import Bundle, bundle
+from grpo_runtime.engines.fleet.engine_client import EngineRefusedError
 from grpo_runtime.errors import UserError
-from grpo_runtime.rollouts.errors import EngineError, EngineGoneError, RolloutLostError
-from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, VersionSpan
+from grpo_runtime.rollouts.interface import (
+    EngineError,
+    EngineGoneError,
+    GenerateRequest,
+    Rollout,
+    RolloutLostError,
+    VersionSpan,
+)
 
 VERSION = PolicyVersion(1, 0)
 Behaviour = Callable[["FakeWorker", Bundle], None]
@@ -90,8 +96,8 @@ def singles(count: int) -> list[Bundle]:
 async def run(fleet: FakeFleet, count: int = 20, *, max_in_flight: int = 4) -> tuple[list[int], int]:
     """The seeds of the rollouts in the order given, and how many were sent again."""
     limits = DispatchLimits(max_in_flight=max_in_flight, empty_wait_seconds=0.3, poll_seconds=0.01)
-    dispatch = Dispatch(fleet, singles(count), limits=limits, clock=time.monotonic)
-    rollouts = await asyncio.wait_for(dispatch.run(), 10)
+    dispatch = Dispatch(fleet, limits=limits, clock=time.monotonic)
+    rollouts = await asyncio.wait_for(dispatch.run(singles(count)), 10)
     return [rollout.completion_ids[0] for rollout in rollouts], dispatch.num_resent
 
 
@@ -112,14 +118,10 @@ async def test_samples_are_passed_on_as_their_call_is_answered_and_once_when_an_
     bad, good = FakeWorker("a", fail_with(EngineGoneError("reset by peer"))), FakeWorker("b")
     bundles = [Bundle((number,), seed=10 * number, num_samples=3) for number in range(4)]
     finished: list[tuple[int, Rollout]] = []
-    dispatch = Dispatch(
-        fleet_of(bad, good),
-        bundles,
-        limits=DispatchLimits(max_in_flight=6, empty_wait_seconds=0.3, poll_seconds=0.01),
-        clock=time.monotonic,
-        on_finished=lambda index, rollout: finished.append((index, rollout)),
-    )
-    rollouts = await asyncio.wait_for(dispatch.run(), 10)
+    limits = DispatchLimits(max_in_flight=6, empty_wait_seconds=0.3, poll_seconds=0.01)
+    dispatch = Dispatch(fleet_of(bad, good), limits=limits, clock=time.monotonic)
+    running = dispatch.run(bundles, on_finished=lambda index, rollout: finished.append((index, rollout)))
+    rollouts = await asyncio.wait_for(running, 10)
     assert sorted(finished, key=lambda found: found[0]) == list(enumerate(rollouts))
 
 
@@ -213,7 +215,75 @@ async def test_the_samples_of_a_prompt_travel_together_and_come_back_in_order() 
     ]
     limits = DispatchLimits(max_in_flight=30, empty_wait_seconds=0.3, poll_seconds=0.01)
     bundles = bundle(groups, num_engines=2, max_samples=limits.max_in_flight)
-    rollouts = await Dispatch(fleet_of(first, second), bundles, limits=limits, clock=time.monotonic).run()
+    rollouts = await Dispatch(fleet_of(first, second), limits=limits, clock=time.monotonic).run(bundles)
     assert [rollout.completion_ids[0] for rollout in rollouts] == [request.seed for request in groups]
     assert [(call.num_samples, len(call.prompt_ids)) for call in calls] == [(8, 1)] * 16
     assert first.most_in_flight == second.most_in_flight == 24
+
+
+def dispatch_over(fleet: FakeFleet, *, max_in_flight: int = 4) -> Dispatch:
+    limits = DispatchLimits(max_in_flight=max_in_flight, empty_wait_seconds=0.3, poll_seconds=0.01)
+    return Dispatch(fleet, limits=limits, clock=time.monotonic)
+
+
+async def until_in_flight(worker: FakeWorker, count: int) -> None:
+    for _ in range(1000):
+        if worker.in_flight == count:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError(f"{worker.in_flight} of {count} samples are in flight")
+
+
+async def test_calls_at_the_same_time_share_the_engines_and_the_earlier_one_is_served_first() -> None:
+    worker = FakeWorker("a")
+    dispatch = dispatch_over(fleet_of(worker))
+    later = [Bundle((1,), seed=seed, num_samples=1) for seed in range(100, 110)]
+    first, second = await asyncio.gather(dispatch.run(singles(10)), dispatch.run(later))
+    assert [rollout.completion_ids[0] for rollout in first] == list(range(10))
+    assert [rollout.completion_ids[0] for rollout in second] == list(range(100, 110))
+    assert worker.most_in_flight == 4
+    assert worker.sampled[:10] == list(range(10))
+    assert dispatch.generation() is None
+
+
+async def test_a_call_that_fails_or_is_cancelled_ends_alone_and_frees_its_places() -> None:
+    def refuse_seven(worker: FakeWorker, bundle: Bundle) -> None:
+        if bundle.seed == 7:
+            raise EngineRefusedError("too long", status=400)
+
+    hanging, worker = FakeWorker("a", is_hanging=True), FakeWorker("b", refuse_seven)
+    fleet = fleet_of(hanging)
+    dispatch = dispatch_over(fleet)
+    cancelled = asyncio.ensure_future(dispatch.run(singles(4)))
+    failing = asyncio.ensure_future(dispatch.run([Bundle((1,), seed=7, num_samples=1)]))
+    good = asyncio.ensure_future(dispatch.run(singles(6)))
+    await until_in_flight(hanging, 4)
+    found = dispatch.generation()
+    assert found is not None and (found.num_samples, found.num_done) == (11, 0)
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    fleet.current = {"b": worker}
+    fleet.lost.add("a")
+    with pytest.raises(UserError, match="shorten it"):
+        await failing
+    assert [rollout.completion_ids[0] for rollout in await good] == list(range(6))
+
+
+async def test_what_the_fleet_raises_ends_every_call_and_a_later_one_is_served() -> None:
+    fleet = fleet_of(FakeWorker("a", is_hanging=True))
+    dispatch = dispatch_over(fleet)
+    calls = [asyncio.ensure_future(dispatch.run(singles(2))) for _ in range(2)]
+    await until_in_flight(fleet.current["a"], 4)
+    working = fleet.workers
+
+    def broken() -> Mapping[str, FakeWorker]:
+        raise RuntimeError("the watcher has ended")
+
+    fleet.workers = broken  # type: ignore[method-assign]
+    for call in calls:
+        with pytest.raises(RuntimeError, match="the watcher has ended"):
+            await call
+    fleet.workers = working  # type: ignore[method-assign]
+    fleet.current["a"].is_hanging = False
+    assert len(await dispatch.run(singles(2))) == 2

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.engines.fleet.bundle import Bundle
 from grpo_runtime.engines.fleet.dispatch import Dispatch, DispatchLimits
-from grpo_runtime.rollouts.errors import RolloutLostError
-from grpo_runtime.rollouts.interface import Rollout, VersionSpan
+from grpo_runtime.engines.fleet.engine_calls import Bundle
+from grpo_runtime.rollouts.interface import Rollout, RolloutLostError, VersionSpan
 
 EMPTY_WAIT_SECONDS = 60.0
 NUM_REQUESTS = 4
@@ -65,7 +64,7 @@ class TimedFleet:
 async def run(fleet: TimedFleet) -> list[Rollout]:
     limits = DispatchLimits(max_in_flight=8, empty_wait_seconds=EMPTY_WAIT_SECONDS, poll_seconds=1.0)
     bundles = [Bundle(prompt_ids=(1,), seed=seed, num_samples=1) for seed in range(NUM_REQUESTS)]
-    return await Dispatch(fleet, bundles, limits=limits, clock=lambda: float(fleet.now)).run()
+    return await Dispatch(fleet, limits=limits, clock=lambda: float(fleet.now)).run(bundles)
 
 
 async def test_the_wait_begins_when_the_last_engine_is_lost_and_not_when_the_step_began() -> None:

@@ -9,11 +9,16 @@ from fake_vllm import RefusedError
 from fleet_builder import GIVE_UP_SECONDS, TOKENS, hang, raising
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.engines.fleet.connections import open_session
-from grpo_runtime.engines.fleet.engine_client import MAX_BYTES, EngineClient, Load
-from grpo_runtime.engines.fleet.errors import EngineConflictError, EngineRefusedError
+from grpo_runtime.engines.fleet.engine_client import (
+    MAX_BYTES,
+    EngineClient,
+    EngineConflictError,
+    EngineRefusedError,
+    Load,
+    open_session,
+)
 from grpo_runtime.engines.routes import IS_PAUSED_PATH, PAUSE_PATH
-from grpo_runtime.rollouts.errors import EngineGoneError, EngineTimeoutError
+from grpo_runtime.rollouts.interface import EngineGoneError, EngineTimeoutError
 from grpo_runtime.rollouts.wire import EngineCall
 
 pytestmark = pytest.mark.usefixtures("pod_environment")

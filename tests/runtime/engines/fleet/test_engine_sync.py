@@ -15,8 +15,7 @@ from weight_sources import FixedWeights
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines import routes
-from grpo_runtime.engines.fleet.connections import open_session
-from grpo_runtime.engines.fleet.engine_client import EngineClient
+from grpo_runtime.engines.fleet.engine_client import EngineClient, open_session
 from grpo_runtime.engines.fleet.engine_sync import SyncFailedError, SyncJob
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
@@ -205,11 +204,11 @@ async def test_a_refused_verb_is_a_failure_of_its_phase(
 async def test_a_sender_that_never_comes_back_is_given_up_at_the_deadline(
     engine: FakeEngine, session: aiohttp.ClientSession
 ) -> None:
-    class StuckConnection(FakeConnection):
+    class HungConnection(FakeConnection):
         async def update(self, weights: object) -> None:
             await hang()
 
-    backend = fake_backend(StuckConnection)
+    backend = fake_backend(HungConnection)
     sync = OneEngineSync(client_of(engine, session), backend=backend, timeout_seconds=1.0)
     async with asyncio.timeout(GIVE_UP_SECONDS):
         with pytest.raises(SyncFailedError, match="transfer: not done within 1 s"):

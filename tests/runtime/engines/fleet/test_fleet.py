@@ -12,7 +12,7 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines.fleet.fleet import Fleet
 
 
-class StuckConnection(FakeConnection):
+class HungConnection(FakeConnection):
     """Never comes back from letting go, and blocks its thread meanwhile."""
 
     async def shutdown(self) -> None:
@@ -25,7 +25,7 @@ async def test_a_transfer_that_never_lets_go_does_not_hold_up_a_run_that_has_end
 ) -> None:
     async with FakeEngine("a").serving() as engine:
         fleet = Fleet(
-            fleet_settings_of(engine.address), backend=fake_backend(StuckConnection), close_seconds=0.2
+            fleet_settings_of(engine.address), backend=fake_backend(HungConnection), close_seconds=0.2
         )
         await fleet.sync(FixedWeights([("w", torch.zeros(4))]), version=PolicyVersion(1, 0), probe=None)
         await fleet.close()

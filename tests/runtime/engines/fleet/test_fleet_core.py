@@ -25,8 +25,7 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines.fleet.dispatch import MAX_ENGINES_PER_REQUEST
 from grpo_runtime.engines.fleet.engine_client import Address
 from grpo_runtime.engines.routes import PAUSE_PATH, SAMPLE_PATH, UPDATE_PATH
-from grpo_runtime.rollouts.errors import EngineError, RolloutLostError
-from grpo_runtime.rollouts.interface import FailedSyncs
+from grpo_runtime.rollouts.interface import EngineError, FailedSyncs, RolloutLostError
 
 pytestmark = pytest.mark.usefixtures("pod_environment")
 

@@ -17,12 +17,15 @@ from policy_builder import changed_policy, logprobs, probe_of, weights_of
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import SamplingSpec
-from grpo_runtime.engines.fleet.connections import open_session
-from grpo_runtime.engines.fleet.discovery import parse_hosts
-from grpo_runtime.engines.fleet.engine_client import Address, EngineClient, Load
-from grpo_runtime.engines.fleet.errors import EngineConflictError
+from grpo_runtime.engines.fleet.engine_client import (
+    Address,
+    EngineClient,
+    EngineConflictError,
+    Load,
+    open_session,
+)
 from grpo_runtime.engines.fleet.fleet import Fleet
-from grpo_runtime.engines.fleet.settings import FleetSettings
+from grpo_runtime.engines.fleet.settings import FleetSettings, parse_hosts
 from grpo_runtime.model.load import load_tokenizer
 from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, SyncReport
 from grpo_runtime.settings import Tokens
@@ -257,7 +260,7 @@ async def test_an_engine_hung_in_mid_step_is_synced_before_it_serves_again(
         assert facts(await step) == before
         assert time.monotonic() - started < 30
         assert fleet.num_resent > 0
-        # training goes on without it
+        # training continues without it
         assert (await sync(1)).synced == ("engine-0",)
         assert {rollout.engine for rollout in await fleet.generate(work[:32])} == {"engine-0"}
     await _until(lambda: fleet.counts().current == 2, seconds=30)

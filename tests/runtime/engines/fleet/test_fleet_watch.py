@@ -8,7 +8,7 @@ from fake_engine_server import FakeEngine
 from fake_vllm import FakeVLLM
 from fleet_builder import fleet_of, requests, sync, until, versions
 
-from grpo_runtime.engines.fleet.errors import EngineConflictError
+from grpo_runtime.engines.fleet.engine_client import EngineConflictError
 from grpo_runtime.engines.routes import IS_PAUSED_PATH, UPDATE_PATH
 
 pytestmark = pytest.mark.usefixtures("pod_environment")

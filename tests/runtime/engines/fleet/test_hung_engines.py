@@ -95,7 +95,7 @@ async def test_an_engine_that_thaws_is_synced_before_it_serves_again() -> None:
         assert fleet.workers().keys() == {instance}
         assert fleet.counts().known == 2
 
-        # training goes on, and nobody waits for the hung one
+        # training continues, and nobody waits for the hung one
         assert (await sync(fleet, step=1)).synced == ("good",)
         assert versions(await fleet.generate(requests(8))) == {"1.1"}
         bad.vllm.reached.clear()
@@ -109,7 +109,7 @@ async def test_an_engine_that_thaws_is_synced_before_it_serves_again() -> None:
 
 async def test_the_progress_names_an_engine_that_stays_hung_until_it_works_again() -> None:
     good, bad = FakeEngine("good"), FakeEngine("bad")
-    async with fleet_of(good, bad, **SOON, hung_told_seconds=1.0) as fleet:
+    async with fleet_of(good, bad, **SOON, hung_reported_after_seconds=1.0) as fleet:
         before = datetime.now(UTC) - timedelta(seconds=1)  # dates are whole seconds
         await (await freeze_in_a_step(fleet, bad))
         assert fleet.counts().hung is None
@@ -125,7 +125,9 @@ async def test_the_progress_names_an_engine_that_stays_hung_until_it_works_again
 
 async def test_the_progress_names_an_engine_that_freezes_in_the_middle_of_a_transfer() -> None:
     good, bad = FakeEngine("good"), FakeEngine("bad")
-    async with fleet_of(good, bad, **SOON, hung_told_seconds=0.2, sync_timeout_seconds=0.5) as fleet:
+    async with fleet_of(
+        good, bad, **SOON, hung_reported_after_seconds=0.2, sync_timeout_seconds=0.5
+    ) as fleet:
 
         async def never() -> None:
             await asyncio.Event().wait()

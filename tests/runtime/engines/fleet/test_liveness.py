@@ -24,7 +24,7 @@ LIMITS = Limits(hung_after_seconds=10, first_step_seconds=120)
 VERSION = PolicyVersion(1, 1)
 SILENT = None
 """A look that the server does not answer."""
-STUCK = Look(is_paused=None, num_tokens=7, num_running=3)
+HUNG = Look(is_paused=None, num_tokens=7, num_running=3)
 STILL = Look(is_paused=False, num_tokens=7, num_running=3)
 PAUSED = Look(is_paused=True, num_tokens=7, num_running=3)
 QUEUED = Look(is_paused=False, num_tokens=7, num_running=0)
@@ -59,7 +59,7 @@ def after(
     ("look", "sentence"),
     [
         (SILENT, "its server does not answer"),
-        (STUCK, "its engine core does not answer"),
+        (HUNG, "its engine core does not answer"),
         (STILL, "it has requests and generates nothing"),
     ],
 )
@@ -80,7 +80,7 @@ def test_an_engine_of_which_one_part_stands_still_is_hung_after_the_limit(
         # steps of 9 s, between which alone the core answers and tokens come
         moving(is_paused=None, every=9),
         moving(every=9),
-        [SILENT, SILENT, STILL, STUCK] * 20 + moving(),
+        [SILENT, SILENT, STILL, HUNG] * 20 + moving(),
     ],
     ids=["idle", "paused", "answers on their way", "quick", "slow", "slow tokens", "answers now and then"],
 )
@@ -124,8 +124,8 @@ def test_answers_that_take_long_to_arrive_arrive_at_last() -> None:
 
 
 def test_one_late_look_is_no_sign_however_late_it_is() -> None:
-    """The trainer itself stood still for a minute."""
-    for look in (SILENT, STUCK, STILL):
+    """The trainer itself was suspended for a minute."""
+    for look in (SILENT, HUNG, STILL):
         signs = unanswered(warm_engine()) if look is SILENT else looked(
             warm_engine(), look, version=VERSION, now=60.0
         )  # fmt: skip
@@ -135,12 +135,12 @@ def test_one_late_look_is_no_sign_however_late_it_is() -> None:
 def test_an_engine_that_has_sampled_nothing_yet_may_compile_for_longer() -> None:
     cold = looked(first_signs(0.0), STILL, version=VERSION, now=0.0)
     assert after(cold, repeat(STILL, 600))[1] is None
-    assert after(cold, repeat(STUCK, 600))[1] == 121.0
+    assert after(cold, repeat(HUNG, 600))[1] == 121.0
     # compiling is the core's work
     assert after(cold, repeat(SILENT, 60))[1] == 11.0
 
 
-@pytest.mark.parametrize("look", [STUCK, STILL])
+@pytest.mark.parametrize("look", [HUNG, STILL])
 def test_an_engine_is_warm_once_it_has_answered_a_call_or_its_tokens_were_seen_to_rise(look: Look) -> None:
     cold = looked(first_signs(0.0), replace(STILL, num_tokens=6), version=VERSION, now=0.0)
     assert after(cold, repeat(look, 60))[1] == 12.0
@@ -150,7 +150,7 @@ def test_an_engine_is_warm_once_it_has_answered_a_call_or_its_tokens_were_seen_t
 
 def test_the_token_that_verifies_new_weights_does_not_make_an_engine_warm() -> None:
     cold = looked(first_signs(0.0), STILL, version=None, now=0.0)
-    signs, at, _ = after(cold, [replace(STILL, num_tokens=8), *repeat(replace(STUCK, num_tokens=8), 60)])
+    signs, at, _ = after(cold, [replace(STILL, num_tokens=8), *repeat(replace(HUNG, num_tokens=8), 60)])
     assert (signs.is_warm, at) == (False, None)
 
 
@@ -159,28 +159,28 @@ def test_a_weight_sync_is_no_time_in_which_an_engine_stands_still() -> None:
     for now in range(1, 100):
         signs = excused(unanswered(signs), now=float(now))
         assert why_hung(signs, limits=LIMITS, now=float(now)) == ""
-    assert after(signs, repeat(STUCK, 60), start=99.0)[1] == 11.0
+    assert after(signs, repeat(HUNG, 60), start=99.0)[1] == 11.0
 
 
 def test_an_engine_whose_step_took_long_is_given_twice_that_time_until_a_round_without_one() -> None:
-    signs, at, _ = after(warm_engine(), [*repeat(STUCK, 29), STILL])
+    signs, at, _ = after(warm_engine(), [*repeat(HUNG, 29), STILL])
     assert at == 11.0
     for version, limit in ((PolicyVersion(1, 2), 60.0), (PolicyVersion(1, 3), 10.0)):
         start = 100.0 * version.step
         signs, at, _ = after(signs, repeat(STILL, 5), start=start, version=version)
         assert at is None
-        assert after(signs, repeat(STUCK, 100), start=start + 5, version=version)[1] == limit + 1
+        assert after(signs, repeat(HUNG, 100), start=start + 5, version=version)[1] == limit + 1
 
 
 def test_of_several_long_steps_of_a_round_the_longest_counts() -> None:
-    signs, _, _ = after(warm_engine(), [*repeat(STUCK, 29), STILL, *repeat(STUCK, 14), STILL])
-    assert after(signs, repeat(STUCK, 100), start=45.0)[1] == 61.0
+    signs, _, _ = after(warm_engine(), [*repeat(HUNG, 29), STILL, *repeat(HUNG, 14), STILL])
+    assert after(signs, repeat(HUNG, 100), start=45.0)[1] == 61.0
 
 
 def test_a_busy_machine_on_which_steps_take_less_than_the_limit_does_not_raise_it() -> None:
-    signs, at, _ = after(warm_engine(), [*repeat(STUCK, 8), STILL])
+    signs, at, _ = after(warm_engine(), [*repeat(HUNG, 8), STILL])
     assert at is None
-    assert after(signs, repeat(STUCK, 45), start=9.0)[1] == 11.0
+    assert after(signs, repeat(HUNG, 45), start=9.0)[1] == 11.0
 
 
 def test_a_server_that_stood_still_once_is_found_as_fast_the_next_time() -> None:
@@ -188,4 +188,4 @@ def test_a_server_that_stood_still_once_is_found_as_fast_the_next_time() -> None
     assert at == 11.0
     assert after(signs, repeat(SILENT, 45), start=46.0)[1] == 11.0
     # and what it hid meanwhile is not held against core and tokens
-    assert after(signs, repeat(STUCK, 45), start=46.0)[1] == 11.0
+    assert after(signs, repeat(HUNG, 45), start=46.0)[1] == 11.0

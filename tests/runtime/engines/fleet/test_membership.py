@@ -17,13 +17,13 @@ from grpo_runtime.engines.fleet.membership import (
     failed_sync,
     hung,
     is_gone,
-    is_stuck,
+    is_hung,
     outdated,
+    reported_hung,
     seen,
     shares_syncs,
     stopped_in_sync,
     synced,
-    told_hung,
     too_slow,
     unanswered,
     unhealthy,
@@ -167,7 +167,7 @@ WHY = "its engine core does not answer"
 
 def told(*members: Member, now: float) -> list[tuple[str, str, float]]:
     """(name, why, since) of those that the progress names after a minute; its time 0 is 1000 s after 1970."""
-    found = told_hung(list(members), now=now, told_after_seconds=60.0, clock_offset=1000.0)
+    found = reported_hung(list(members), now=now, reported_after_seconds=60.0, clock_offset=1000.0)
     return [(each.name, each.why, each.since.timestamp()) for each in found]
 
 
@@ -181,33 +181,33 @@ def test_a_member_that_stays_hung_is_named_after_a_minute_also_once_it_is_lost()
 
 def test_a_hung_member_that_goes_on_is_not_named_unless_its_next_sync_fails_too() -> None:
     again = seen(hung(current(), WHY, now=3.0), identity(), newest=NEW, now=10.0)
-    assert not is_stuck(again)
+    assert not is_hung(again)
     failed = stopped_in_sync(again, "it did not finish a weight sync", now=30.0)
     assert told(failed, now=100.0) == [("pod-0", "it did not finish a weight sync", 1003.0)]
-    assert not is_stuck(synced(failed, NEW, newest=NEW, now=101.0))
+    assert not is_hung(synced(failed, NEW, newest=NEW, now=101.0))
 
 
 def test_one_sync_that_ran_into_its_deadline_is_no_standstill() -> None:
     once = stopped_in_sync(current(), "transfer: not done", now=3.0)
-    assert not is_stuck(once)
-    assert is_stuck(stopped_in_sync(once, "transfer: not done", now=5.0))
+    assert not is_hung(once)
+    assert is_hung(stopped_in_sync(once, "transfer: not done", now=5.0))
 
 
 def test_a_member_whose_syncs_are_refused_does_not_stand_still() -> None:
-    assert not is_stuck(failed_sync(failed_sync(current(), now=3.0), now=5.0))
+    assert not is_hung(failed_sync(failed_sync(current(), now=3.0), now=5.0))
 
 
 def test_before_there_are_weights_a_member_that_answers_again_works() -> None:
     member = seen(joining(), identity(), newest=None, now=1.0)
     for now in (3.0, 30.0):
         member = seen(hung(member, WHY, now=now), identity(), newest=None, now=now + 1)
-    assert not is_stuck(member)
+    assert not is_hung(member)
 
 
 def test_a_process_that_has_ended_no_longer_stands_still() -> None:
-    stuck = hung(current(), WHY, now=3.0)
-    assert told(died(stuck), unreachable(stuck, now=4.0), now=100.0) == []
-    assert told(seen(stuck, identity(instance="b"), newest=NEW, now=4.0), now=100.0) == []
+    marked = hung(current(), WHY, now=3.0)
+    assert told(died(marked), unreachable(marked, now=4.0), now=100.0) == []
+    assert told(seen(marked, identity(instance="b"), newest=NEW, now=4.0), now=100.0) == []
 
 
 def test_those_that_have_stood_still_for_longest_are_named_and_no_more_than_a_report_holds() -> None:

@@ -1,4 +1,4 @@
-"""What counts as a lost engine, and waiting for a change of the fleet."""
+"""Where engines are looked for, what counts as a lost one, and waiting for a change of the fleet."""
 
 import asyncio
 
@@ -6,15 +6,15 @@ import pytest
 from fleet_builder import fleet_settings_of
 
 from grpo_runtime.engines.fleet import membership
-from grpo_runtime.engines.fleet.connections import open_session
-from grpo_runtime.engines.fleet.engine_client import Address, Identity
+from grpo_runtime.engines.fleet.engine_client import Address, Identity, open_session
 from grpo_runtime.engines.fleet.membership import Member
-from grpo_runtime.engines.fleet.roster import Roster
+from grpo_runtime.engines.fleet.roster import Roster, resolve
 
 
 @pytest.mark.parametrize("num_turns", range(4))
 async def test_a_wait_that_is_cancelled_as_the_change_comes_is_cancelled(num_turns: int) -> None:
-    """Whoever ends a loop around `changed` waits for its end: it may not go on, however close the two are."""
+    """Whoever ends a loop around `changed` waits for its end: it may not continue, however close the two
+    are."""
     async with open_session() as session:
         roster = Roster(fleet_settings_of(), session)
         wait = asyncio.ensure_future(roster.changed(timeout_seconds=30))
@@ -45,3 +45,8 @@ async def test_an_engine_that_is_lost_and_then_replaced_is_lost_once() -> None:
         ):
             roster._put(found)
         assert roster.num_lost == 1
+
+
+async def test_a_name_that_does_not_resolve_yet_has_no_address() -> None:
+    found = await resolve([Address("no-such-name.invalid", 8000), Address("127.0.0.1", 18000)])
+    assert found == {Address("127.0.0.1", 18000)}

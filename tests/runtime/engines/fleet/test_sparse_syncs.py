@@ -1,8 +1,5 @@
 """A fleet whose engines are sent what changed, without models."""
 
-from dataclasses import replace
-from typing import Any
-
 import pytest
 import torch
 from fake_engine_server import FakeConnection, FakeEngine, fake_backend
@@ -11,26 +8,20 @@ from weight_sources import FixedWeights
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines.fleet.core import FleetCore
-from grpo_runtime.report.sync import sync_metrics
+from grpo_runtime.report.metrics import sync_metrics
 from grpo_runtime.rollouts.interface import SyncReport
-from grpo_runtime.weight_sync.registry import Backend
-from grpo_runtime.weight_sync.sparse.sparse_weights import SparseWeights
-from grpo_runtime.weight_sync.stream.digest import TAG_BYTES
+from grpo_runtime.weight_sync.sparse.sender import ChangedWeights, sparse_backend
+from grpo_runtime.weight_sync.stream.host_copy import HostCopy
+from grpo_runtime.weight_sync.tag import TAG_BYTES
 
 pytestmark = pytest.mark.usefixtures("pod_environment")
 
 
 class SparseConnection(FakeConnection):
-    """Waits for the changes, and delivers a digest of all weights."""
+    """Delivers a digest of all weights, also where it is given what changed."""
 
-    async def update(self, weights: Any) -> None:
-        assert isinstance(weights, SparseWeights)
-        weights.wait_until_ready(timeout_seconds=10.0)
-        await super().update(weights.copy)
-
-
-def sparse_backend() -> Backend[Any]:
-    return replace(fake_backend(SparseConnection), takes_sparse=True)
+    async def update(self, weights: HostCopy | ChangedWeights) -> None:
+        await super().update(weights if isinstance(weights, HostCopy) else weights.whole)
 
 
 async def sync(fleet: FleetCore, *, step: int, num_changed: int) -> SyncReport:
@@ -40,7 +31,8 @@ async def sync(fleet: FleetCore, *, step: int, num_changed: int) -> SyncReport:
 
 
 async def test_the_metrics_say_what_share_of_the_bytes_changed() -> None:
-    async with unsynced_fleet_of(FakeEngine("one"), backend=sparse_backend(), full_every=3) as fleet:
+    backend = sparse_backend(fake_backend(SparseConnection), full_every=3)
+    async with unsynced_fleet_of(FakeEngine("one"), backend=backend) as fleet:
         ratios = []
         for step in range(5):
             report = await sync(fleet, step=step, num_changed=9000 if step == 4 else 100)
@@ -62,9 +54,3 @@ async def test_without_sparse_there_are_no_such_metrics() -> None:
         report = await sync(fleet, step=0, num_changed=1)
         assert report.num_update_bytes is None
         assert "sync/update_ratio" not in sync_metrics(report)
-
-
-async def test_a_backend_that_cannot_send_what_changed_is_refused() -> None:
-    with pytest.raises(ValueError, match="fake weight sync has no way to send only what changed"):
-        async with unsynced_fleet_of(FakeEngine("one"), full_every=3):
-            pass

@@ -13,17 +13,15 @@ from fleet_builder import GIVE_UP_SECONDS, PROBE, TOKENS, fleet_of, fleet_settin
 from weight_sources import FixedWeights
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.engines.fleet.connections import open_session
-from grpo_runtime.engines.fleet.engine_client import Address, EngineClient
+from grpo_runtime.engines.fleet.engine_client import Address, EngineClient, open_session
 from grpo_runtime.engines.fleet.engine_sync import EngineSync, EngineSyncReport, SyncJob
 from grpo_runtime.engines.fleet.membership import Member, MemberState
 from grpo_runtime.engines.fleet.roster import Roster
 from grpo_runtime.engines.fleet.syncer import FleetSyncer
 from grpo_runtime.engines.routes import LOGPROBS_PATH, UPDATE_PATH
 from grpo_runtime.weight_sync.deadlines import Deadlines
-from grpo_runtime.weight_sync.interface import Peer, SenderSettings, TooSlowError
-from grpo_runtime.weight_sync.pairwise import PairwiseSender
-from grpo_runtime.weight_sync.registry import Backend
+from grpo_runtime.weight_sync.interface import Backend, Peer, SenderSettings, TooSlowError
+from grpo_runtime.weight_sync.sender import PairwiseSender
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
 pytestmark = pytest.mark.usefixtures("pod_environment")
@@ -77,13 +75,13 @@ class ShortLag(Deadlines):
 
 
 async def test_an_engine_that_hangs_in_its_first_probe_does_not_hold_one_that_is_verified() -> None:
-    engines = {"good": FakeEngine("good"), "stuck": FakeEngine("stuck")}
-    engines["stuck"].vllm.during[LOGPROBS_PATH] = hang
+    engines = {"good": FakeEngine("good"), "hung": FakeEngine("hung")}
+    engines["hung"].vllm.during[LOGPROBS_PATH] = hang
     copy = HostCopy(FixedWeights([("w", torch.ones(4))]))
     async with (
         asyncio.timeout(GIVE_UP_SECONDS),
         engines["good"].serving(),
-        engines["stuck"].serving(),
+        engines["hung"].serving(),
         aiohttp.ClientSession() as session,
     ):
         clients = {
@@ -95,8 +93,8 @@ async def test_an_engine_that_hangs_in_its_first_probe_does_not_hold_one_that_is
         outcomes = await engine_sync.run(job)
         await engine_sync.close()
         assert isinstance(outcomes["good"], EngineSyncReport)
-        assert str(outcomes["stuck"]).startswith("verify: not done within 0.2")
-        assert (await engines["good"].is_ready(), await engines["stuck"].is_ready()) == (True, False)
+        assert str(outcomes["hung"]).startswith("verify: not done within 0.2")
+        assert (await engines["good"].is_ready(), await engines["hung"].is_ready()) == (True, False)
 
 
 class OneMember(Roster):

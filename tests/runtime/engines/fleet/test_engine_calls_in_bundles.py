@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_api.v1alpha1.spec import SamplingSpec
-from grpo_runtime.engines.fleet.answers import sampling_call
-from grpo_runtime.engines.fleet.bundle import MAX_SAMPLES, MIN_CALLS_PER_ENGINE, bundle
+from grpo_runtime.engines.fleet.engine_calls import MAX_SAMPLES, MIN_CALLS_PER_ENGINE, bundle, sampling_call
 from grpo_runtime.rollouts.interface import GenerateRequest
 
 

@@ -1,22 +1,68 @@
-"""What the fleet asks an engine to sample, and what it takes for an answer."""
+"""What the fleet asks of an engine in one call, and what it takes for an answer.
+
+A call for completions carries a bundle of requests: the same prompt, with consecutive seeds. It costs the
+engine's server and the trainer about 2 ms, as much as sampling a short completion.
+"""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from grpo_api.v1alpha1.spec import SamplingSpec
-from grpo_runtime.engines.fleet.bundle import Bundle
-from grpo_runtime.engines.fleet.errors import BadAnswerError
 from grpo_runtime.rollouts.frames import Frame, read_frames
-from grpo_runtime.rollouts.interface import Probe, Rollout
+from grpo_runtime.rollouts.interface import GenerateRequest, Probe, Rollout
 from grpo_runtime.rollouts.sampling import probe_error, sampling_parameters
 from grpo_runtime.rollouts.wire import EngineCall, read_completion, read_logprobs
 
+MAX_SAMPLES = 16
+"""Most samples of one call; larger calls save little more."""
+MIN_CALLS_PER_ENGINE = 4
+"""Calls are what is shared out: with few of them, one engine would end long after the others."""
 _TOKEN_BYTES = 64
-"""Of one token in an answer, at most: 8, and more where every token was sampled with other weights."""
+"""Most bytes of one token in an answer: 8, and more where every token was sampled with other weights."""
 _MAX_REST_BYTES = 1 << 20
-"""Of everything else in an answer."""
+"""Most bytes of everything else in an answer."""
 _LARGEST_LOGPROB = 1e-3
 """A logprob is at most 0, but for rounding."""
+
+
+class BadAnswerError(Exception):
+    """An engine answered something that is not a whole, versioned completion of the newest weights."""
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """`num_samples` completions of one prompt, number i drawn with `seed` + i."""
+
+    prompt_ids: tuple[int, ...]
+    seed: int
+    num_samples: int
+    is_evaluation: bool = False
+    max_tokens: int | None = None
+
+    def is_followed_by(self, request: GenerateRequest) -> bool:
+        """Whether a request could be its next sample."""
+        following = GenerateRequest(
+            self.prompt_ids, self.seed + self.num_samples, self.is_evaluation, self.max_tokens
+        )
+        return following == request
+
+
+def bundle(
+    requests: Sequence[GenerateRequest], *, num_engines: int, max_samples: int = MAX_SAMPLES
+) -> list[Bundle]:
+    """All requests, in the order given, in as few calls as that many engines can share fairly."""
+    fair_share = len(requests) // (MIN_CALLS_PER_ENGINE * max(1, num_engines))
+    most = max(1, min(MAX_SAMPLES, max_samples, fair_share))
+    bundles: list[Bundle] = []
+    for request in requests:
+        if bundles and bundles[-1].num_samples < most and bundles[-1].is_followed_by(request):
+            bundles[-1] = replace(bundles[-1], num_samples=bundles[-1].num_samples + 1)
+        else:
+            bundles.append(
+                Bundle(request.prompt_ids, request.seed, 1, request.is_evaluation, request.max_tokens)
+            )
+    return bundles
 
 
 @dataclass(frozen=True)
@@ -24,11 +70,11 @@ class AnswerLimits:
     """What no answer of an engine that is well goes beyond. `vocab_size` is None where it is not known."""
 
     max_tokens: int
-    """Of one completion."""
+    """Most tokens of one completion."""
     vocab_size: int | None = None
 
     def max_bytes(self, *, num_samples: int) -> int:
-        """Of an answer with so many completions."""
+        """Most bytes of an answer with so many completions."""
         return _MAX_REST_BYTES + num_samples * self.max_tokens * _TOKEN_BYTES
 
 

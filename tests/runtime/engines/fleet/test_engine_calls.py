@@ -9,15 +9,15 @@ import pytest
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import SamplingSpec
-from grpo_runtime.engines.fleet.answers import (
+from grpo_runtime.engines.fleet.engine_calls import (
     AnswerLimits,
+    BadAnswerError,
+    Bundle,
     answered_probe_error,
     probe_call,
     read_rollouts,
     sampling_call,
 )
-from grpo_runtime.engines.fleet.bundle import Bundle
-from grpo_runtime.engines.fleet.errors import BadAnswerError
 from grpo_runtime.rollouts.frames import Frame, encode_frame, encode_frames
 from grpo_runtime.rollouts.interface import Probe, Rollout, VersionSpan
 from grpo_runtime.rollouts.wire import completion_frame, logprobs_frame

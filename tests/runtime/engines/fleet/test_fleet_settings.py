@@ -1,9 +1,9 @@
-"""Where engines are looked for."""
+"""Where a trainer pod is told to look for engines."""
 
 import pytest
 
-from grpo_runtime.engines.fleet.discovery import parse_hosts, resolve
 from grpo_runtime.engines.fleet.engine_client import Address
+from grpo_runtime.engines.fleet.settings import parse_hosts
 from grpo_runtime.errors import UserError
 
 
@@ -22,8 +22,3 @@ def test_a_list_with_ports_is_for_processes_of_one_machine() -> None:
 def test_what_is_not_a_host_is_named(text: str) -> None:
     with pytest.raises(UserError, match="is not understood"):
         parse_hosts(text)
-
-
-async def test_a_name_that_does_not_resolve_yet_has_no_address() -> None:
-    found = await resolve([Address("no-such-name.invalid", 8000), Address("127.0.0.1", 18000)])
-    assert found == {Address("127.0.0.1", 18000)}
