@@ -11,7 +11,7 @@ all its processes use until then. Two servers are started in turn, each with emp
   vllm serve             imports torch and vLLM in the server, in a process that inspects the model's class,
                          and in the engine core
   grpo-runtime rollout   what a rollout pod runs: the server inspects the class itself, and the core is a fork
-                         of it. See docs/decisions/engine-start.md
+                         of it. See docs/decisions/engines.md
 
 Both have the same arguments, environment and model, which is tiny, so that only the start is measured. One
 more start before the first pair brings files into memory and is not counted. On a GPU both start the core as

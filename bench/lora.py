@@ -29,8 +29,7 @@ if __name__ == "__main__":
     from grpo_api.v1alpha1.spec import LoraSpec
     from grpo_bench.machine import circumstances
     from grpo_lora.measure import measure
-    from grpo_runtime.trainer.distributed import Ranks
-    from grpo_runtime.trainer.stop import StopRequest
+    from grpo_runtime.trainer.distributed import Ranks, StopRequest
 
     torch.set_num_threads(1)
     ranks = Ranks.meet(rank=0, world_size=1, address="127.0.0.1", port=0, backend="gloo", stop=StopRequest())

@@ -74,8 +74,7 @@ if __name__ == "__main__":
     from grpo_api.v1alpha1.spec import Dtype
     from grpo_bench.errors import BenchError
     from grpo_bench.machine import circumstances
-    from grpo_runtime.trainer.distributed import Ranks
-    from grpo_runtime.trainer.stop import StopRequest
+    from grpo_runtime.trainer.distributed import Ranks, StopRequest
     from grpo_sync.slow_wire import require_slow_wire, run_behind
     from grpo_sync.sparse_share import SparseStep, measure_sparse
 

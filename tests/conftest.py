@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from grpo_runtime.process.lasting_imports import lasting_imports
-from grpo_runtime.process.name_lookups import bound_name_lookups
+from grpo_runtime.process.network import bound_name_lookups
 
 if TYPE_CHECKING:
     from grpo_runtime.trainer.distributed import Ranks
@@ -39,12 +39,12 @@ LONGEST = [
     "engines/colocated/test_recovering_engine",
     "trainer/test_partition_invariance",
     "supervisor/test_supervisor",
-    "weight_sync/test_vllm_nccl",
+    "weight_sync/test_vllm_native",
     "trainer/test_sharded_strategies",
     "trainer/test_trainer_pod",
     "engines/fleet/test_hung_engines",
-    "trainer/test_reading_rank",
-    "trainer/test_gpu_memory",
+    "trainer/test_reading",
+    "trainer/test_device",
     "weight_sync/test_slow_engines",
     "model/test_families",
     "trainer/test_resume_from",
@@ -132,8 +132,7 @@ def is_updating_golden(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture(scope="session")
 def ranks() -> Iterator[Ranks]:
     """This process as rank 0 of 1. A process can meet other ranks only once, whichever folder asks."""
-    from grpo_runtime.trainer.distributed import Ranks
-    from grpo_runtime.trainer.stop import StopRequest
+    from grpo_runtime.trainer.distributed import Ranks, StopRequest
 
     assert "RANK" not in os.environ
     met = Ranks.meet(rank=0, world_size=1, address="127.0.0.1", port=0, backend="gloo", stop=StopRequest())

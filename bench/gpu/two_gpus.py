@@ -9,7 +9,7 @@ Gives weights from the first GPU to an engine without vLLM on the second one by 
 shows what one GPU cannot:
 
   1. the weights arrive, again and again, and how many GB/s the transfer makes (median of all but the first)
-  2. an engine that is frozen in a transfer is named within its deadline, and this process goes on
+  2. an engine that is hung in a transfer is named within its deadline, and this process continues
   3. a new engine in its place gets the weights, in a group of its own
 
 Ends with 0 when all three are so. It needs two GPUs.

@@ -16,8 +16,7 @@ from grpo_runtime.local.context import LocalContext, Programs
 from grpo_runtime.local.documents import pick_job, read_documents
 from grpo_runtime.local.environments import inherited
 from grpo_runtime.local.gpus import GpuShares
-from grpo_runtime.local.process_outcome import outcome_of
-from grpo_runtime.local.process_table import ProcessTable
+from grpo_runtime.local.process_table import ProcessTable, outcome_of
 from grpo_runtime.local.workspace import Workspace
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "copy-disaggregated.yaml"

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from grpo_bench.errors import BenchError
-from grpo_runtime.report.metrics import METRICS_FILE, MetricsRecord, read_metrics
+from grpo_runtime.report.metrics_file import METRICS_FILE, MetricsRecord, read_metrics
 
 _BENCH = Path(__file__).parents[1]
 _LOG_CHARACTERS = 4000

@@ -25,8 +25,8 @@ class Sizes(Protocol):
 def random_model(
     sizes: Sizes, *, vocabulary: int, num_kv_heads: int, is_tied: bool = False, seed: int = 1, **others: Any
 ) -> Qwen2ForCausalLM:
-    """One in float32 on the CPU. `others` go to its configuration as they are; torch's random numbers go on
-    from `seed` afterwards."""
+    """One in float32 on the CPU. `others` go to its configuration as they are; torch's random numbers
+    continue from `seed` afterwards."""
     torch.manual_seed(seed)
     config = Qwen2Config(
         vocab_size=vocabulary,

@@ -15,7 +15,7 @@ from grpo_bench.example_job import require_all_alive
 from grpo_bench.pairs import Amounts
 from grpo_bench.same_tokens import SameTokens
 from grpo_runtime.data.source import load_prompts
-from grpo_runtime.engines.fleet.bundle import bundle
+from grpo_runtime.engines.fleet.engine_calls import bundle
 from grpo_runtime.engines.fleet.fleet import Fleet, open_fleet
 from grpo_runtime.local.context import LocalContext
 from grpo_runtime.model.load import load_policy, load_tokenizer
@@ -24,7 +24,7 @@ from grpo_runtime.rollouts.interface import GenerateRequest, Probe
 from grpo_runtime.rollouts.prompting import make_groups
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy, PolicyWeights
-from grpo_runtime.trainer.probe import TOLERANCES, probe_tokens
+from grpo_runtime.trainer.weight_checks import PROBE_TOLERANCES, probe_tokens
 
 STEPS_PER_RUN = 4
 """The kernel counts CPU time in hundredths of a second, and a step takes some tens of them."""
@@ -107,7 +107,7 @@ class Sampler:
             max_model_len=self._run_config.engine.max_model_len,
         )
         logprobs = self._policy.logprobs_at_one(torch.tensor([token_ids]))
-        tolerance = TOLERANCES[self._run_config.model.dtype]
+        tolerance = PROBE_TOLERANCES[self._run_config.model.dtype]
         return Probe(token_ids=token_ids, logprobs=tuple(logprobs[0].tolist()), tolerance=tolerance)
 
     def one_by_one(self, number: int) -> Amounts:
@@ -127,7 +127,7 @@ class Sampler:
         drawn = {step: self._runner.run(self._fleet.generate(requests)) for step, requests in work.items()}
         seconds, trainer = time.monotonic() - began, time.process_time() - trainer_began
         engines = seconds_of_descendants() - engines_began
-        # the fleet would go on without a lost engine
+        # the fleet would continue without a lost engine
         require_all_alive(self._context)
         for step, rollouts in drawn.items():
             self._same.check(step, [rollout.completion_ids for rollout in rollouts[turned]])

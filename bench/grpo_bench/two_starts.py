@@ -12,18 +12,17 @@ from grpo_bench.cpu_time import seconds_of_descendants
 from grpo_bench.errors import BenchError
 from grpo_bench.example_job import context_of_example, require_all_alive
 from grpo_bench.pairs import Amounts, Way
-from grpo_runtime.engines.arguments import (
+from grpo_runtime.engines.fleet.engine_client import Address, EngineClient, open_session
+from grpo_runtime.engines.vllm.arguments import (
     SERVER_ENVIRONMENT,
     engine_environment,
     is_cpu_build,
     server_arguments,
 )
-from grpo_runtime.engines.fleet.connections import open_session
-from grpo_runtime.engines.fleet.engine_client import Address, EngineClient
 from grpo_runtime.local.context import LocalContext
 from grpo_runtime.local.environments import rollout_environment
 from grpo_runtime.local.ports import LOOPBACK, free_ports
-from grpo_runtime.rollouts.errors import EngineError
+from grpo_runtime.rollouts.interface import EngineError
 from grpo_runtime.settings import read_rollout_settings
 
 VLLM_SERVE = (sys.executable, "-m", "vllm.entrypoints.cli.main", "serve")

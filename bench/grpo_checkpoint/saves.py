@@ -17,16 +17,15 @@ from grpo_bench.pairs import Amounts, Way
 from grpo_bench.random_model import random_model
 from grpo_checkpoint.cases import Case
 from grpo_runtime.model.load import load_tokenizer
-from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.save import save_policy
+from grpo_runtime.model.source import LocalModel
 from grpo_runtime.model.tiny import write_tiny_model
 from grpo_runtime.trainer.checkpoint.contents import RunState, read_training_state
 from grpo_runtime.trainer.checkpoint.manifest import FileEntry
 from grpo_runtime.trainer.checkpoint.saver import Saver
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
-from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.distributed import Ranks, StopRequest
 from grpo_runtime.trainer.policy import Policy
-from grpo_runtime.trainer.stop import StopRequest
 from grpo_runtime.trainer.strategy.ddp import DDPStrategy
 
 
@@ -59,14 +58,14 @@ class _Saves:
         )
 
     def save_and_wait(self, step: int) -> Amounts:
-        """Training stands still until the checkpoint is committed."""
+        """Training is blocked until the checkpoint is committed."""
         started = time.perf_counter()
         self._synchronous.save(step, lambda folder: self._write(folder, RunState(step=step)))
         seconds = time.perf_counter() - started
         return {"seconds that training waits": seconds, "seconds to the commit": seconds}
 
     def save_in_a_thread(self, step: int) -> Amounts:
-        """Training stands still until everything is copied."""
+        """Training is blocked until everything is copied."""
         started = time.perf_counter()
         self._saver.save(RunState(step=step))
         waited = time.perf_counter() - started

@@ -24,10 +24,9 @@ from grpo_runtime.memory_plan.model_sizes import model_sizes
 from grpo_runtime.rollouts.interface import Rollout
 from grpo_runtime.trainer.batch import Batch, make_batch
 from grpo_runtime.trainer.device import collective_backend
-from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.distributed import Ranks, StopRequest
 from grpo_runtime.trainer.learner import Learner
 from grpo_runtime.trainer.policy import Policy
-from grpo_runtime.trainer.stop import StopRequest
 from grpo_runtime.trainer.strategy.registry import STRATEGIES
 
 PROMPT_FRACTION = 4

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 
 from grpo_runtime.weight_sync.registry import find_backend
-from grpo_runtime.weight_sync.stream.device import device_of_rank, registered_memory
-from grpo_runtime.weight_sync.stream.device_packing import device_copy
+from grpo_runtime.weight_sync.stream.host_copy import device_copy
 from grpo_runtime.weight_sync.stream.manifest import LARGEST_BUFFER_BYTES
-from grpo_runtime.weight_sync.stream.row_digest import RowDigest
+from grpo_runtime.weight_sync.stream.memory import device_of_rank, registered_memory
+from grpo_runtime.weight_sync.tag import RowDigest
 from grpo_sync.backend_sync import connected
 from grpo_sync.receivers import started_receivers
 from grpo_sync.weights import SyntheticWeights

@@ -9,18 +9,17 @@ from pathlib import Path
 
 import torch
 
-from grpo_api.contract.resolved_sections import ResolvedLora
+from grpo_api.contract.run_config import ResolvedLora
 from grpo_api.resolve import resolve_algorithm
 from grpo_api.v1alpha1.spec import AlgorithmSpec, Dtype, OptimizerSpec
 from grpo_bench.random_model import random_model
-from grpo_runtime.model.char_tokenizer import char_tokenizer
-from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.lora import add_adapter
+from grpo_runtime.model.source import LocalModel
+from grpo_runtime.model.tiny import char_tokenizer
 from grpo_runtime.rollouts.interface import Rollout
 from grpo_runtime.trainer.batch import make_batch
 from grpo_runtime.trainer.checkpoint.contents import RunState, complete_checkpoint
-from grpo_runtime.trainer.checkpoint.host_copy import HostCopier
-from grpo_runtime.trainer.checkpoint.written_shard import write_shard
+from grpo_runtime.trainer.checkpoint.shard import HostCopier, write_shard
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.learner import Learner
 from grpo_runtime.trainer.policy import Policy

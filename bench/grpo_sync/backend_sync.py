@@ -10,8 +10,7 @@ from typing import Any
 from grpo_api.contract.versions import PolicyVersion
 from grpo_bench.errors import BenchError
 from grpo_runtime.weight_sync.deadlines import Deadlines
-from grpo_runtime.weight_sync.interface import Failures, Peer, SenderSettings, WeightSender
-from grpo_runtime.weight_sync.registry import Backend
+from grpo_runtime.weight_sync.interface import Backend, Failures, Peer, SenderSettings, WeightSender
 from grpo_runtime.weight_sync.source import WeightSource
 from grpo_sync.amounts import Amounts
 from grpo_sync.broadcast import HOST

@@ -8,10 +8,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from grpo_api.contract.run_config import JobRef
+from grpo_runtime.weight_sync.disk.backend import FOLLOWED_FOLDER, disk_backend
 from grpo_runtime.weight_sync.disk.publisher import Publisher
 from grpo_runtime.weight_sync.disk.store import FolderStore
-from grpo_runtime.weight_sync.disk.store_of_run import FOLLOWED_FOLDER
-from grpo_runtime.weight_sync.registry import Backend, disk_backend
+from grpo_runtime.weight_sync.interface import Backend
 
 _JOB = JobRef(namespace="bench", name="sync", uid="bench")
 

@@ -18,7 +18,7 @@ from grpo_bench.example_job import context_of_example
 from grpo_runtime.local.context import LocalContext
 from grpo_runtime.local.engine_processes import EngineProcesses
 from grpo_runtime.local.environments import trainer_environment
-from grpo_runtime.process.parent_death import die_with
+from grpo_runtime.process.lifetime import die_with
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
 
 

@@ -17,8 +17,9 @@ from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.rollouts.interface import Probe, SyncReport
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy, PolicyWeights
-from grpo_runtime.trainer.probe import TOLERANCES, probe_tokens
-from grpo_runtime.weight_sync.registry import Reach, find_backend
+from grpo_runtime.trainer.weight_checks import PROBE_TOLERANCES, probe_tokens
+from grpo_runtime.weight_sync.interface import Reach
+from grpo_runtime.weight_sync.registry import find_backend
 from grpo_sync.amounts import BROADCAST, COPY, EngineCase, floor_of
 from grpo_sync.floors import Floors
 from grpo_sync.progress import say
@@ -90,7 +91,7 @@ class FleetSyncs:
         self._probe = Probe(
             token_ids=token_ids,
             logprobs=tuple(self._policy.logprobs_at_one(torch.tensor([token_ids]))[0].tolist()),
-            tolerance=TOLERANCES[run_config.model.dtype],
+            tolerance=PROBE_TOLERANCES[run_config.model.dtype],
         )
         self._fleet: Fleet = open_fleet(settings)
 

@@ -10,7 +10,8 @@ import psutil
 import torch
 
 from grpo_bench.errors import BenchError
-from grpo_runtime.weight_sync.registry import Backend, Reach, all_backends
+from grpo_runtime.weight_sync.interface import Backend, Reach
+from grpo_runtime.weight_sync.registry import DISK, all_backends
 from grpo_sync.amounts import BROADCAST, COPY, Amounts, Case, floor_of, goal_for
 from grpo_sync.backend_sync import connected
 from grpo_sync.disk_folder import backend_of_run, folder_of_weights
@@ -56,11 +57,14 @@ def num_rounds(size_mb: int) -> int:
 
 
 def _chosen(names: Sequence[str]) -> list[Backend[Any]]:
-    """The backends of those names, or else all that reach another process and need no GPU."""
+    """The backends of those names, or else all that reach another process and need no GPU and no run."""
     found = {
         name: found
         for name, found in all_backends().items()
-        if found.reach is not Reach.PROCESS and not found.needs_gpu
+        if found.reach is not Reach.PROCESS
+        and not found.needs_gpu
+        # one that belongs to a run is measured where the bench brings what it has of it
+        and (found.for_run is None or found is DISK)
     }
     if unknown := [name for name in names if name not in found]:
         raise BenchError(f"no backend between processes is called {unknown[0]}; there are {', '.join(found)}")

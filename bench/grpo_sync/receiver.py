@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import torch
 
-from grpo_runtime.process.parent_death import die_with
+from grpo_runtime.process.lifetime import die_with
 from grpo_runtime.weight_sync.interface import Receiver, ReceiverSettings
 from grpo_runtime.weight_sync.registry import find_backend
 from grpo_sync.broadcast import broadcast, find_store, join

@@ -8,14 +8,15 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from grpo_runtime.weight_sync.registry import GLOO, Backend
+from grpo_runtime.weight_sync.interface import Backend
+from grpo_runtime.weight_sync.registry import GLOO
 from grpo_runtime.weight_sync.source import TensorSpec
-from grpo_runtime.weight_sync.sparse.sparse_weights import SparsePreparation
+from grpo_runtime.weight_sync.sparse.sender import sparse_backend
 from grpo_sync.amounts import Amounts
 from grpo_sync.backend_sync import connected
 from grpo_sync.model_shape import shape_of
@@ -92,7 +93,7 @@ async def _syncs(
     """The seconds of syncs after the first one, which connects and sends all weights in both ways."""
     backend: Backend[Any] = GLOO
     if is_sparse:
-        backend = replace(backend, prepare=SparsePreparation(GLOO.prepare, full_every=_NEVER))
+        backend = sparse_backend(GLOO, full_every=_NEVER)
     async with connected(backend, weights, receivers) as sync:
         amounts: list[Amounts] = []
         for _ in range(_SYNCS + 1):

@@ -15,10 +15,10 @@ from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.learner import Learner
 from grpo_runtime.trainer.policy import Policy
 from grpo_runtime.trainer.strategy.ddp import DDPStrategy
-from grpo_runtime.weight_sync.sparse.sparse_weights import SparsePreparation, SparseWeights
-from grpo_runtime.weight_sync.stream.changes import exchange
+from grpo_runtime.weight_sync.sparse.changes import exchange
+from grpo_runtime.weight_sync.sparse.sender import SparsePreparation, SparseWeights
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
-from grpo_runtime.weight_sync.stream.tags import make_digest
+from grpo_runtime.weight_sync.tag import make_digest
 from grpo_sync.model_shape import shape_of
 
 _PROMPT, _COMPLETION, _NUM_SEQUENCES = 8, 56, 16

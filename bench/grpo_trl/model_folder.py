@@ -5,8 +5,8 @@ from pathlib import Path
 from transformers.utils.logging import disable_progress_bar
 
 from grpo_bench.random_model import random_model
-from grpo_runtime.model.char_tokenizer import char_tokenizer
 from grpo_runtime.model.save import save_policy
+from grpo_runtime.model.tiny import char_tokenizer
 from grpo_trl.cases import Case
 
 _MAX_LENGTH_TOKENS = 512

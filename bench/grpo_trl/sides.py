@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_bench.errors import BenchError
-from grpo_runtime.report.metrics import METRICS_FILE, read_metrics
+from grpo_runtime.report.metrics_file import METRICS_FILE, read_metrics
 from grpo_trl.batches import our_job, trl_arguments, write_prompts
 from grpo_trl.cases import Case
 from grpo_trl.model_folder import write_model

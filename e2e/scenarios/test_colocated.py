@@ -1,4 +1,4 @@
-"""A job whose trainer holds its engines: it learns, and a trainer that dies goes on from its checkpoint.
+"""A job whose trainer holds its engines: it learns, and a trainer that dies continues from its checkpoint.
 
 The tests share the job and run in the order they are written in.
 """
@@ -47,7 +47,7 @@ def test_without_rollout_the_engines_are_in_the_trainer_and_the_status_says_why(
 
 
 def test_scaling_says_why_there_is_nothing_to_scale(job: str, namespace: Namespace) -> None:
-    with pytest.raises(ClusterError, match="can be neither added nor removed once the job exists"):
+    with pytest.raises(ClusterError, match="cannot be added or removed once the job exists"):
         namespace.kubectl("scale", "grpojob", job, "--replicas", "3")
 
 

@@ -1,5 +1,5 @@
 """Engines in processes beside their ranks: one that is killed and one that is stopped are started again, and
-the attempt goes on.
+the attempt continues.
 
 The tests share the job and run in the order they are written in.
 """
@@ -35,7 +35,7 @@ def job(namespace: Namespace, num_steps: int) -> str:
 
 @pytest.mark.parametrize(
     ("signal", "cause"),
-    [("SIGKILL", "its process was killed by SIGKILL"), ("SIGSTOP", "its process has stood still for 10 s")],
+    [("SIGKILL", "its process was killed by SIGKILL"), ("SIGSTOP", "its process has been hung for 10 s")],
 )
 def test_a_lost_engine_is_started_again_and_the_attempt_goes_on(
     job: str, namespace: Namespace, signal: str, cause: str

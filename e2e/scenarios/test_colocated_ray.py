@@ -1,5 +1,5 @@
-"""Engines as actors of Ray in two trainer pods: one that is killed is made again and the attempt goes on, and
-nobody else may talk to Ray.
+"""Engines as actors of Ray in two trainer pods: one that is killed is made again and the attempt continues,
+and nobody else may talk to Ray.
 
 The tests share the job and run in the order they are written in.
 """

@@ -50,13 +50,15 @@ def test_a_rank_that_is_stopped_in_another_pod_is_told_in_the_jobs_own_words(nam
             "the stopped rank in the message of Ready",
             timeout_seconds=60,
         )
-        assert "no training process has gone on for " in told and "; rank 0 " in told
+        assert "no training process has made progress for " in told and "; rank 0 " in told
         assert "the stacks of those of this pod follow" in namespace.kubectl("logs", name_of(other))
         assert condition(namespace.job(JOB), "Ready") == "True"
     finally:
         rank.send(signal.SIGCONT)
     namespace.wait_until(
-        lambda: "has gone on" not in ready_message(namespace), "the end of the standstill", timeout_seconds=60
+        lambda: "made progress" not in ready_message(namespace),
+        "the end of the standstill",
+        timeout_seconds=60,
     )
     assert namespace.status(JOB)["attempt"] == 1
 

@@ -113,7 +113,7 @@ def test_an_uninstall_removes_the_operator_and_its_rights_and_keeps_the_crd_the_
     )
     assert rights(namespace) == []
     assert namespace.target.get("crd", "grpojobs.grpo.dev")["metadata"]["name"] == "grpojobs.grpo.dev"
-    # The trainer does not need the operator: it goes on training.
+    # The trainer does not need the operator: it continues training.
     steps = len(namespace.metrics(CLAIM))
     namespace.wait_until(
         lambda: len(namespace.metrics(CLAIM)) >= steps + 3, "three more steps", timeout_seconds=60

@@ -6,7 +6,7 @@ The tests share the job and run in the order they are written in.
 import pytest
 
 from grpo_demo.follow import condition
-from grpo_runtime.report.metrics import METRICS_FILE, MetricsRecord, parse_metrics
+from grpo_runtime.report.metrics_file import METRICS_FILE, MetricsRecord, parse_metrics
 from grpo_scenarios.kill import KILL_A_RANK
 from grpo_scenarios.namespace import Namespace, Object, copy_job, volume_claim
 from grpo_scenarios.pace import hurry, slow_down

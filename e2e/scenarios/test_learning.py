@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from grpo_demo.follow import condition
-from grpo_runtime.report.metrics import MetricsRecord
+from grpo_runtime.report.metrics_file import MetricsRecord
 from grpo_scenarios.namespace import Namespace, Object, copy_job, volume_claim
 
 pytestmark = pytest.mark.cluster

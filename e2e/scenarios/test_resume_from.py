@@ -1,9 +1,9 @@
-"""A new job with other resources goes on from a checkpoint of another one, on real pods."""
+"""A new job with other resources continues from a checkpoint of another one, on real pods."""
 
 import pytest
 
 from grpo_demo.follow import condition
-from grpo_runtime.report.metrics import METRICS_FILE, read_metrics
+from grpo_runtime.report.metrics_file import METRICS_FILE, read_metrics
 from grpo_scenarios.namespace import Namespace, copy_job, volume_claim
 
 pytestmark = [pytest.mark.cluster, pytest.mark.matrix]

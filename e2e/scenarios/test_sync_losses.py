@@ -1,4 +1,4 @@
-"""Engines and trainers are lost in every phase of a weight sync while a job runs; it goes on without them.
+"""Engines and trainers are lost in every phase of a weight sync while a job runs; it continues without them.
 
 The tests share the job and run in the order they are written in. They are in `make test-matrix`; `make test`
 kills engines and trainers in test_kills.py.

@@ -3,21 +3,14 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from types import ModuleType
 
-from grpo_runtime.process.name_lookups import bound_name_lookups
-from grpo_runtime.subcommands import (
-    export,
-    follow,
-    plot,
-    ranks,
-    report,
-    rollout,
-    run,
-    samples,
-    trainer,
-    validate,
-)
+from grpo_runtime.process.network import bound_name_lookups
+from grpo_runtime.subcommands.command import Command
+from grpo_runtime.subcommands.follow import FOLLOW
+from grpo_runtime.subcommands.pods import RANKS, ROLLOUT, TRAINER
+from grpo_runtime.subcommands.results import EXPORT, PLOT, REPORT, SAMPLES
+from grpo_runtime.subcommands.run import RUN
+from grpo_runtime.subcommands.validate import VALIDATE
 
 _DESCRIPTION = """\
 GRPO post-training from a GRPOJob: on this machine, or inside the pods of a cluster.
@@ -38,19 +31,11 @@ Inside the pods of a GRPOJob:
   A rollout pod runs `grpo-runtime rollout`: vLLM's server behind a guard that checks tokens and attempts.
   Both read what to do from environment variables that the operator sets (GRPO_RUN_CONFIG and a few more).
 """
-COMMANDS: dict[str, ModuleType] = {
-    "run": run,
-    "validate": validate,
-    "plot": plot,
-    "samples": samples,
-    "report": report,
-    "export": export,
-    "follow": follow,
-    "trainer": trainer,
-    "ranks": ranks,
-    "rollout": rollout,
+COMMANDS: dict[str, Command] = {
+    command.name: command
+    for command in (RUN, VALIDATE, PLOT, SAMPLES, REPORT, EXPORT, FOLLOW, TRAINER, RANKS, ROLLOUT)
 }
-"""In the order of --help. Each has HELP, DESCRIPTION, add_arguments and execute."""
+"""Commands in the order of --help."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,18 +49,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_arguments(
             commands.add_parser(
                 name,
-                help=command.HELP,
-                description=command.DESCRIPTION,
+                help=command.help,
+                description=command.description,
                 formatter_class=argparse.RawDescriptionHelpFormatter,
-                add_help=command is not rollout,
+                add_help=not command.has_own_options,
             )
         )
     options, rest = parser.parse_known_args(given)
-    if rest and options.command != "rollout":
+    command = COMMANDS[options.command]
+    if rest and not command.has_own_options:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     options.given, options.rest = given, rest
     bound_name_lookups()
-    return int(COMMANDS[options.command].execute(options))
+    return command.execute(options)
 
 
 if __name__ == "__main__":

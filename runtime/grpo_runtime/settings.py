@@ -29,7 +29,8 @@ class TrainerSettings:
     """The settings of a trainer pod."""
 
     run_config: RunConfig
-    """With the number of rollout engines that this attempt waits for, and its budget of tokens."""
+    """The RunConfig, with the number of rollout engines that this attempt waits for, and its budget of
+    tokens."""
     has_lowered_budget: bool
     """Whether an attempt before ran out of GPU memory, so that this one computes fewer tokens at a time."""
     tokens: Tokens | None
@@ -44,14 +45,15 @@ class TrainerSettings:
     """None in mode Colocated."""
     heartbeat_file: Path
     stall_timeout_seconds: int | None = None
-    """See `Env`; None where another process limits it."""
+    """`stallTimeoutSeconds` of the spec, for an attempt whose progress nobody asks for; None where another
+    process limits it."""
     startup_deadline_seconds: int | None = None
     checkpoint_step: int | None = None
     """Step of the highest checkpoint that attempts before have saved; None where none has."""
 
     @property
     def run_dir(self) -> Path:
-        """What the processes of this pod tell each other in this attempt."""
+        """Directory of the files by which the processes of this pod exchange reports in this attempt."""
         return self.cache_dir / "run"
 
 

@@ -15,15 +15,16 @@ from torch import set_num_threads
 from grpo_api.contract.run_config import RunConfig
 
 
-def settle_num_threads(num_threads: int) -> None:
-    """Let this thread compute with `num_threads` from now on, whatever others set later."""
+def pin_num_threads(num_threads: int) -> None:
+    """Make this thread compute with `num_threads` from now on, whatever others set later."""
     # counts as computing for the first time
     torch.get_num_threads()
     set_num_threads(num_threads)
 
 
 def num_engine_threads(run_config: RunConfig) -> int:
-    """Of an engine of mode Colocated: those of its rank, which does not compute while the engine does."""
+    """CPU threads of an engine of mode Colocated. The engine uses its rank's threads: the rank does not
+    compute while the engine does."""
     return run_config.threads_per_process
 
 

@@ -18,6 +18,7 @@ from grpo_api.contract.progress import TrainerState
 from grpo_api.contract.reasons import Reason
 from grpo_api.crd import crd
 from grpo_api.v1alpha1.status import Phase
+from grpo_runtime.report.metrics import METRICS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
 
@@ -106,6 +107,11 @@ def phases() -> Rows:
     ]
 
 
+def metrics() -> Rows:
+    """Every metric of a step."""
+    return [("metric", "meaning"), *((f"`{name}`", meaning) for name, meaning in METRICS.items())]
+
+
 TABLES: dict[str, Callable[[], Rows]] = {
     "spec": spec_fields,
     "status": status_fields,
@@ -113,6 +119,7 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "reasons": reasons,
     "exit codes": exit_codes,
     "environment": variables,
+    "metrics": metrics,
 }
 
 

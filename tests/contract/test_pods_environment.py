@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from grpo_api.contract import endpoints
+from grpo_api.contract.endpoints import HEARTBEAT_SECONDS, HEARTBEAT_STALE_SECONDS
 from grpo_api.contract.environment import (
     COLOCATED_ENV,
     LATER_TRAINER_ENV,
@@ -21,17 +22,16 @@ from grpo_api.contract.environment import (
     Role,
 )
 from grpo_api.contract.exit_codes import ExitCode
-from grpo_api.contract.heartbeat import HEARTBEAT_SECONDS, HEARTBEAT_STALE_SECONDS
 from grpo_api.contract.run_config import parse_run_config
 from grpo_api.contract.volume_paths import local_path
 from grpo_api.resolve import volumes_of
 from grpo_api.source import Scheme, Source, VolumeKind
 from grpo_api.v1alpha1.job import parse_job
 from grpo_api.v1alpha1.spec import GRPOJobSpec
-from grpo_operator.children.config import config_map, pod_templates
+from grpo_operator.children.config import TOKEN_FILES, config_map, pod_templates
+from grpo_operator.children.network import service
 from grpo_operator.children.pod import CONFIG_DIR, RUN_CONFIG_KEY
 from grpo_operator.children.rollout import rollout_pod
-from grpo_operator.children.shared import TOKEN_FILES, service
 from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.children.trainer import needs_service, trainer_pod
 from grpo_runtime.cli import main as runtime

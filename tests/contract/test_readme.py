@@ -82,3 +82,19 @@ def test_every_local_link_is_to_a_file_that_exists(page: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
     local = [link for link in links if "://" not in link]
     assert [link for link in local if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_to_a_section_is_to_one_that_exists(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]*\.md)?#([^)]+)\)", page.read_text())
+    assert [
+        f"{file}#{section}"
+        for file, section in links
+        if section not in sections(page.parent / file if file else page)
+    ] == []
+
+
+def sections(page: Path) -> set[str]:
+    """What GitHub calls the sections of a page in links."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -32,9 +32,9 @@ from grpo_runtime.algorithm.registry import (
 )
 from grpo_runtime.algorithm.types import AdvantageOptions, LossOptions
 from grpo_runtime.data.tasks import TASKS
-from grpo_runtime.rewards.registry import BUILTIN_REWARDS
+from grpo_runtime.rewards.builtin import BUILTIN_REWARDS
 from grpo_runtime.rewards.types import BuiltinOptions
-from grpo_runtime.trainer.loss_options import loss_options
+from grpo_runtime.trainer.algorithm_options import loss_options
 
 from .reference_tables import PAGE
 

@@ -9,7 +9,7 @@ import yaml
 from grpo_api.contract.endpoints import ROLLOUT_LIVE_PATH, ROLLOUT_READY_PATH
 from grpo_api.contract.weight_sync_choice import backend_of
 from grpo_api.v1alpha1.job import parse_job
-from grpo_runtime.subcommands import follow
+from grpo_runtime.subcommands.follow import FOLLOW
 
 EXAMPLE = Path(__file__).parents[2] / "examples/serve-elsewhere"
 
@@ -25,7 +25,7 @@ def test_the_server_follows_the_place_that_the_job_writes_to():
     assert spec.weight_sync.disk is not None
     [container] = server()["containers"]
     parser = argparse.ArgumentParser()
-    follow.add_arguments(parser)
+    FOLLOW.add_arguments(parser)
     options = parser.parse_args(container["args"])
     assert container["command"] == ["grpo-runtime", "follow"]
     assert (options.source, options.endpoint) == (spec.weight_sync.disk.to, spec.weight_sync.disk.endpoint)

@@ -23,7 +23,7 @@ class NewerSpec(GRPOJobSpec):
     """With one field more."""
 
     algorithm: NewerAlgorithm
-    """GRPO and its numbers."""
+    """With a field that this release does not have."""
 
 
 def stored(**algorithm: Any) -> dict[str, Any]:

@@ -19,7 +19,8 @@ from grpo_api.v1alpha1.spec import GRPOJobSpec, Mode, WeightSyncBackend
 from grpo_api.v1alpha1.status import WeightSyncStatus
 from grpo_operator.children.config import config_map, stored_spec
 from grpo_operator.children.snapshot import JobSnapshot
-from grpo_runtime.weight_sync.registry import Reach, all_backends, find_backend
+from grpo_runtime.weight_sync.interface import Reach
+from grpo_runtime.weight_sync.registry import all_backends, find_backend
 
 GPU = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
 ROLLOUT = {"replicas": 1}
@@ -165,7 +166,7 @@ def test_auto_never_takes_vllms_own_engine_and_disk_only_where_there_is_a_place(
         ).backend
         for mode, has_trainer_gpus, has_rollout_gpus, has_own_process, is_one_machine in answers
     }
-    assert chosen == set(REGISTRY_NAMES) - {WeightSyncBackend.VLLM_NCCL, WeightSyncBackend.DISK}
+    assert chosen == set(REGISTRY_NAMES) - {WeightSyncBackend.VLLM_NATIVE, WeightSyncBackend.DISK}
 
 
 def test_every_backend_but_auto_has_a_name_in_the_registry() -> None:
@@ -199,9 +200,9 @@ def test_what_auto_chooses_on_cpu_reaches_the_engines(
         (spec(rollout=ROLLOUT | GPU, trainer=GPU, weightSync={"backend": "Gloo"}), "Gloo", "gloo"),
         (spec(rollout=ROLLOUT | GPU, trainer=GPU), "NCCL", "nccl"),
         (
-            spec(rollout=ROLLOUT | GPU, trainer=GPU, weightSync={"backend": "VllmNCCL"}),
-            "VllmNCCL",
-            "vllm_nccl",
+            spec(rollout=ROLLOUT | GPU, trainer=GPU, weightSync={"backend": "VllmNative"}),
+            "VllmNative",
+            "vllm_native",
         ),
         (spec(engine=OWN), "SharedMemory", "shared_memory"),
         (spec(engine=OWN, trainer=GPU), "IPC", "ipc"),
@@ -229,7 +230,7 @@ def snapshot_of(job_spec: GRPOJobSpec) -> JobSnapshot:
         (spec(rollout=ROLLOUT, weightSync={"backend": "Auto"}), "Gloo"),
         (spec(rollout=ROLLOUT | GPU, trainer=GPU), "NCCL"),
         (spec(rollout=ROLLOUT | GPU, trainer=GPU, weightSync={"backend": "Gloo"}), "Gloo"),
-        (spec(rollout=ROLLOUT | GPU, trainer=GPU, weightSync={"backend": "VllmNCCL"}), "VllmNCCL"),
+        (spec(rollout=ROLLOUT | GPU, trainer=GPU, weightSync={"backend": "VllmNative"}), "VllmNative"),
     ],
 )
 def test_the_backend_of_a_started_job_is_read_back_as_it_was_chosen(
@@ -245,7 +246,7 @@ def test_the_backend_of_a_started_job_is_read_back_as_it_was_chosen(
 def test_on_one_machine_auto_takes_gloo_where_only_what_changed_is_sent() -> None:
     job_spec = spec(rollout={"replicas": 1}, weightSync={"sparse": {"fullEverySteps": 10}})
     found = run_config(job_spec, is_one_machine=True)
-    assert found.weight_sync_backend == "gloo"
+    assert found.weight_sync_backend == "sparse_gloo"
     assert found.weight_sync.sparse is not None
     assert found.weight_sync.sparse.full_every_steps == 10
     assert (

@@ -117,8 +117,8 @@ def write_model(into: Path) -> None:
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    from grpo_runtime.model.char_tokenizer import char_tokenizer
     from grpo_runtime.model.save import save_policy
+    from grpo_runtime.model.tiny import char_tokenizer
 
     torch.manual_seed(0)
     tokenizer = char_tokenizer(max_length_tokens=64)

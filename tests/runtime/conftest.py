@@ -49,10 +49,13 @@ def run_config(
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
     weight_sync_backend: str | None = None,
+    vllm_engine: str | None = None,
     data_parallel_size: int = 1,
     expert_parallel: bool = False,
+    sparse_full_every: int | None = None,
 ) -> RunConfig:
     """A small run; its sync deadline is short, so that tests of failures are."""
+    sparse = {} if sparse_full_every is None else {"sparse": {"fullEverySteps": sparse_full_every}}
     job = parse_job(
         {
             "apiVersion": "grpo.dev/v1alpha1",
@@ -72,13 +75,15 @@ def run_config(
                     "dataParallelSize": data_parallel_size,
                     "expertParallel": expert_parallel,
                 },
-                "weightSync": {"timeoutSeconds": 10},
+                "weightSync": {"timeoutSeconds": 10, **sparse},
                 "rollout": {"lostTimeoutSeconds": 900},
             },
         }
     )
     # also one that no rules of the spec allow between pods
-    return resolve(job.model_copy(update={"spec": with_backend(job.spec, weight_sync_backend)}))
+    spec = with_backend(job.spec, weight_sync_backend)
+    weight_sync = spec.weight_sync.model_copy(update={"vllm_engine": vllm_engine})
+    return resolve(job.model_copy(update={"spec": spec.model_copy(update={"weight_sync": weight_sync})}))
 
 
 @dataclass

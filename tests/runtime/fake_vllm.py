@@ -16,8 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines import routes
 from grpo_runtime.engines.serve.http import BadRequestError, read_json, send_error, send_json
-from grpo_runtime.rollouts.errors import EngineError
-from grpo_runtime.rollouts.interface import Rollout, VersionSpan
+from grpo_runtime.rollouts.interface import EngineError, Rollout, VersionSpan
 from grpo_runtime.rollouts.wire import EngineCall
 from grpo_runtime.weight_sync.interface import Receiver, WeightSyncError
 
@@ -79,7 +78,7 @@ class FakeVLLM:
 
     @property
     def is_paused(self) -> bool:
-        """Whether requests are frozen."""
+        """Whether requests are paused."""
         return not self._running.is_set()
 
     async def get_weight_version(self) -> str:
@@ -175,7 +174,7 @@ class FakeVLLM:
         if not self.is_update_open:
             raise RefusedError("start_weight_update must be called before update_weights")
         if "abort" in info:
-            raise RefusedError(f"weight update given up: {info['abort']}")
+            raise RefusedError(f"weight update aborted: {info['abort']}")
         if self.receiver is not None:
             self._by_receiver(lambda receiver: receiver.update(info))
             self._received = "taken by the receiver"

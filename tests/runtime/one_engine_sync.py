@@ -5,7 +5,7 @@ from typing import Any
 from grpo_runtime.engines.fleet.engine_client import EngineClient
 from grpo_runtime.engines.fleet.engine_sync import EngineSync, EngineSyncReport, SyncJob
 from grpo_runtime.weight_sync.deadlines import Deadlines
-from grpo_runtime.weight_sync.registry import Backend
+from grpo_runtime.weight_sync.interface import Backend
 
 
 class OneEngineSync:

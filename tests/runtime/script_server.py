@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_runtime.process.lasting_imports import lasting_imports
-from grpo_runtime.process.parent_death import die_with
+from grpo_runtime.process.lifetime import die_with
 
 
 def serve() -> None:
@@ -42,7 +42,7 @@ def import_for_every_rank() -> None:
         import pandas  # noqa: F401
         import peft  # noqa: F401
 
-        import grpo_runtime.report.page.page
+        import grpo_runtime.report.page
         import grpo_runtime.supervisor.supervisor
         import grpo_runtime.trainer.rank
         import grpo_runtime.trainer.strategy.fsdp2  # noqa: F401

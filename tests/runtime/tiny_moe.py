@@ -5,8 +5,8 @@ from pathlib import Path
 import torch
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from grpo_runtime.model.char_tokenizer import char_tokenizer
 from grpo_runtime.model.save import save_policy
+from grpo_runtime.model.tiny import char_tokenizer
 
 MAX_LENGTH_TOKENS = 512
 

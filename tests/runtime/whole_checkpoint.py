@@ -5,8 +5,7 @@ from pathlib import Path
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_runtime.trainer.checkpoint.contents import RunState, complete_checkpoint
-from grpo_runtime.trainer.checkpoint.host_copy import HostCopier
-from grpo_runtime.trainer.checkpoint.written_shard import write_shard
+from grpo_runtime.trainer.checkpoint.shard import HostCopier, write_shard
 from grpo_runtime.trainer.strategy.interface import Strategy
 
 

@@ -72,7 +72,7 @@ def start(
     *,
     environment: Mapping[str, str] | None = None,
 ) -> Process:
-    """Start a process that goes on when we end, with its output in logs/NAME.log, and record it."""
+    """Start a process that continues when we end, with its output in logs/NAME.log, and record it."""
     settings.logs.mkdir(parents=True, exist_ok=True)
     settings.pids.mkdir(parents=True, exist_ok=True)
     key, _, value = settings.marker.partition("=")

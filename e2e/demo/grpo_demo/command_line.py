@@ -14,7 +14,7 @@ from grpo_demo.local import train_locally
 from grpo_demo.target import Target, local_target, named_target
 from grpo_images.registry import FIND_DIGEST
 from grpo_images.sources import REPOSITORY
-from grpo_runtime.report.curve import plot
+from grpo_runtime.report.plot import plot
 
 NAMESPACE = "grpo-demo"
 EXAMPLES = {"copy": "examples/copy-disaggregated.yaml", "copy-colocated": "examples/copy-colocated.yaml"}

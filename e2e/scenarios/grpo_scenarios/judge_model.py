@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForSequenceClassification, Qwen2Config
 
-from grpo_runtime.model.char_tokenizer import char_tokenizer
+from grpo_runtime.model.tiny import char_tokenizer
 
 
 def write_judge(folder: Path) -> None:

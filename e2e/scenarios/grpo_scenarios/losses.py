@@ -17,7 +17,7 @@ from grpo_cluster.console import say
 from grpo_cluster.network import inside
 from grpo_cluster.settings import ClusterError, ClusterSettings
 from grpo_runtime.engines import routes
-from grpo_runtime.report.metrics import MetricsRecord
+from grpo_runtime.report.metrics_file import MetricsRecord
 from grpo_scenarios import strike
 from grpo_scenarios.namespace import Namespace, Object
 from grpo_scenarios.pod_processes import Container, find_container

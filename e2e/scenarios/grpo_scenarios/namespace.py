@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from grpo_cluster.settings import ClusterError
 from grpo_demo.install import install
 from grpo_demo.target import Target
-from grpo_runtime.report.metrics import METRICS_FILE, MetricsRecord, read_metrics
+from grpo_runtime.report.metrics_file import METRICS_FILE, MetricsRecord, read_metrics
 
 Object = dict[str, Any]
 T = TypeVar("T")

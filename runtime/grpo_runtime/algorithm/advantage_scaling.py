@@ -11,7 +11,7 @@ class AdvantageScaling:
     """Which rewards the standard deviation is taken over, and whether advantages are divided by it."""
 
     std: Callable[[torch.Tensor], torch.Tensor]
-    """From rewards [P, G] to [B]: the standard deviation for each completion."""
+    """Maps rewards [P, G] to [B]: the standard deviation for each completion."""
     is_divided: bool = True
     """False for Dr. GRPO (arXiv:2503.20783), which only subtracts the mean. The standard deviation then only
     shows which groups have no advantages."""

@@ -1,6 +1,9 @@
-"""How much better than its group a completion is. B = prompts x G completions, group by group; F reward
-functions."""
+"""How much better than its group a completion is, which groups have a difference, and the rewards' metrics.
 
+P prompts, G completions of each, B = P x G, group by group; F reward functions.
+"""
+
+import math
 from dataclasses import dataclass
 
 import torch
@@ -52,6 +55,39 @@ def compute_advantages(rewards: torch.Tensor, *, options: AdvantageOptions) -> A
         rewards=weighted,
         is_std_zero=torch.isclose(std, torch.zeros_like(std)),
     )
+
+
+def differing_groups(rewards: torch.Tensor, *, options: AdvantageOptions) -> torch.Tensor:
+    """[P] bool: whether the rewards [B, F] that advantages are made of differ within the group.
+
+    DAPO (arXiv:2503.14476, section 3.2) drops groups in which all completions are right or all are wrong, and
+    samples others in their place. What differs is the weighted sum, or with `normalize_then_sum` any reward
+    whose weight is not 0. A completion without a reward differs from no other. Raises what
+    `compute_advantages` does.
+    """
+    weighted = compute_advantages(rewards, options=options).rewards[:, None]
+    has_weight = torch.tensor([weight != 0 for weight in options.weights], device=rewards.device)
+    counting = weighted if options.aggregation == "sum_then_normalize" else rewards[:, has_weight]
+    grouped = counting.view(-1, options.group_size, counting.shape[1])
+    highest = grouped.nan_to_num(nan=-torch.inf).amax(1)
+    lowest = grouped.nan_to_num(nan=torch.inf).amin(1)
+    return (highest > lowest).any(1)
+
+
+def reward_metrics(rewards: torch.Tensor, *, names: list[str], advantages: Advantages) -> dict[str, float]:
+    """rewards/{name}/{mean,std}, reward, reward_std and frac_reward_zero_std of [B, F] rewards, as TRL does.
+
+    `rewards` holds NaN where a function returned None; such values do not count. `reward` and
+    `reward_std` are over the weighted sums of the whole batch. A metric without a value, because nothing was
+    scored, is left out: the result holds no NaN.
+    """
+    values = {"frac_reward_zero_std": advantages.is_std_zero.float().mean().item()}
+    for name, column in zip(names, without_overflow(rewards).unbind(1), strict=True):
+        values[f"rewards/{name}/mean"] = column.nanmean().item()
+        values[f"rewards/{name}/std"] = nan_std(column, dim=0).item()
+    values["reward"] = advantages.rewards.nanmean().item()
+    values["reward_std"] = nan_std(advantages.rewards, dim=0).item()
+    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def _sum_then_normalize(

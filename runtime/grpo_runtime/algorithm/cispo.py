@@ -1,8 +1,7 @@
 """CISPO: clips the weight of a token and never its gradient."""
 
 from grpo_runtime.algorithm.metrics import mean_of
-from grpo_runtime.algorithm.policy_term import PolicyTerm, PolicyTermInputs
-from grpo_runtime.algorithm.types import LossOptions
+from grpo_runtime.algorithm.types import LossOptions, PolicyTerm, PolicyTermInputs
 
 
 def cispo(inputs: PolicyTermInputs, options: LossOptions) -> PolicyTerm:

@@ -9,7 +9,7 @@ import torch
 from grpo_runtime.algorithm.metrics import Metrics, max_of, mean_of, min_of
 
 Bound = Callable[[torch.Tensor, float | None, float | None], torch.Tensor]
-"""From a ratio, its floor and its cap (None: no such bound) to the bounded ratio of the same shape."""
+"""Maps a ratio, its floor and its cap (None: no such bound) to the bounded ratio of the same shape."""
 
 
 @dataclass(frozen=True, kw_only=True)

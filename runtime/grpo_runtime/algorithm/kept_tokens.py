@@ -29,7 +29,7 @@ class KeptTokens(NamedTuple):
     """[N + 1]: the tokens of position i are [offsets[i], offsets[i + 1])."""
 
     def of_rows(self, rows: slice) -> "KeptTokens":
-        """Those of the positions in `rows`, counted from its start."""
+        """The kept tokens of the positions in `rows`, counted from its start."""
         offsets = self.offsets[rows.start : rows.stop + 1]
         tokens = slice(offsets[0], offsets[-1])
         return KeptTokens(

@@ -70,13 +70,13 @@ def head_logprobs(
 
 
 class _Shaping(NamedTuple):
-    """From the product of a hidden state and the weight to the scores, of which the softmax is taken."""
+    """Turns the product of a hidden state and the weight into the scores, of which the softmax is taken."""
 
     scale: float
     softcap: float | None
     temperature: float
     dtype: torch.dtype
-    """Of the products."""
+    """Dtype of the products."""
     num_rows: int
     """Positions in a chunk."""
     has_entropy_gradient: bool
@@ -132,7 +132,7 @@ class _Shaping(NamedTuple):
 
 
 class _HeadLogprobs(torch.autograd.Function):
-    """From hidden [N, H], weight [V, H], bias [V] and ids [N] to logprobs [N] and entropies [N].
+    """Computes logprobs [N] and entropies [N] of hidden [N, H], weight [V, H], bias [V] and ids [N].
 
     For the backward pass it saves its inputs, entropies that have a gradient, and nothing else. The weight is
     saved as the parameter that it is, so that what shards it may take it away in between and put it together
@@ -171,7 +171,7 @@ class _HeadLogprobs(torch.autograd.Function):
     def backward(
         ctx: Any, grad_logprobs: torch.Tensor, grad_entropies: torch.Tensor
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, None, None]:
-        """From the gradients of logprobs and entropies [N] to those of hidden, weight and bias."""
+        """The gradients of hidden, weight and bias, given those of logprobs and entropies [N]."""
         hidden, weight, bias, ids, entropies = ctx.saved_tensors
         shaping: _Shaping = ctx.shaping
         # what is summed over chunks is summed in full precision, also where the weight has less

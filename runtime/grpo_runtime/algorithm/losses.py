@@ -1,4 +1,4 @@
-"""How the loss of a micro-batch is put together from its parts."""
+"""How the loss of a micro-batch is put together from its parts, and which sequences its gradient needs."""
 
 import torch
 
@@ -6,12 +6,11 @@ from grpo_runtime.algorithm.importance_correction import correction_ratio, dista
 from grpo_runtime.algorithm.kl import KLPenalty, token_kl
 from grpo_runtime.algorithm.metrics import Metrics, mean_of
 from grpo_runtime.algorithm.off_policy_mask import off_policy_mask
-from grpo_runtime.algorithm.policy_term import PolicyTermInputs
 from grpo_runtime.algorithm.ratios import log_ratio, policy_ratio
 from grpo_runtime.algorithm.reductions import token_mean
 from grpo_runtime.algorithm.registry import CORRECTION_MODES, KL_ESTIMATORS, LOSSES, Loss, find
 from grpo_runtime.algorithm.top_entropy import top_entropy_mask, top_entropy_threshold
-from grpo_runtime.algorithm.types import Denominators, LossInputs, LossOptions, LossOutput
+from grpo_runtime.algorithm.types import Denominators, LossInputs, LossOptions, LossOutput, PolicyTermInputs
 
 
 def compute_loss(inputs: LossInputs, *, options: LossOptions, denominators: Denominators) -> LossOutput:
@@ -56,6 +55,27 @@ def compute_loss(inputs: LossInputs, *, options: LossOptions, denominators: Deno
         mean_entropy = token_mean(entropies * uncertain, mask, denominators, options)
         loss = loss - options.entropy.coefficient * mean_entropy
     return LossOutput(loss=loss, metrics=metrics)
+
+
+def changes_gradient(advantages: torch.Tensor, *, options: LossOptions) -> torch.Tensor:
+    """[B] bool: false for a sequence that the gradient is the same without, when the denominators stay those
+    of the whole step.
+
+    `advantages` are [B]. At advantage 0 every policy term and its gradient are 0.
+    """
+    return (advantages != 0) | needs_zero_advantages(options)
+
+
+def needs_zero_advantages(options: LossOptions) -> bool:
+    """Whether sequences of advantage 0 have a part in the gradient.
+
+    A KL penalty and an entropy bonus are added for every token, the entropy threshold is that of all tokens,
+    and a loss that depends on how the batch is cut divides by the tokens of each micro-batch. Raises
+    ValueError for an unknown loss.
+    """
+    loss = find(LOSSES, options.loss_type, option="loss_type")
+    is_for_all = options.kl is not None or options.entropy is not None
+    return is_for_all or options.top_entropy_quantile < 1.0 or loss.depends_on_cut
 
 
 def _definition(options: LossOptions) -> Loss:

@@ -3,8 +3,7 @@
 import torch
 
 from grpo_runtime.algorithm.metrics import Metrics, max_of, mean_of, min_of, sequence_means
-from grpo_runtime.algorithm.policy_term import PolicyTerm, PolicyTermInputs
-from grpo_runtime.algorithm.types import LossOptions
+from grpo_runtime.algorithm.types import LossOptions, PolicyTerm, PolicyTermInputs
 
 
 def ppo_clip(inputs: PolicyTermInputs, options: LossOptions) -> PolicyTerm:

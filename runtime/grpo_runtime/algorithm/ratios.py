@@ -9,11 +9,9 @@ LARGEST_LOG_RATIO = 20.0
 e^89 is infinite in float32. verl bounds the same logarithms by the same number; TRL only those of VESPO."""
 
 
-def log_ratio(trainer_logprobs: torch.Tensor, old_logprobs: torch.Tensor | None) -> torch.Tensor:
-    """[B, T] log(pi / pi_old) in [-20, 20]. Without `old_logprobs` the old policy is the policy itself: the
-    value is zero, and the gradient is the policy's."""
-    if old_logprobs is None:
-        return trainer_logprobs - trainer_logprobs.detach()
+def log_ratio(trainer_logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torch.Tensor:
+    """[B, T] log(pi / pi_old) in [-20, 20]. Where the old policy is the policy itself, detached, the value is
+    zero and the gradient is the policy's."""
     return (trainer_logprobs - old_logprobs).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
 
 

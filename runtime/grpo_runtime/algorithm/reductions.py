@@ -1,4 +1,4 @@
-"""From a loss per token to one number: which sum, divided by what.
+"""Reduces a loss per token to one number: which sum, divided by what.
 
 Each function takes the loss per token ([B, T], or [B, 1] for one value at every token of a sequence) and the
 [B, T] mask. All but `micro_batch_mean` divide by counts of the whole step, so the losses of the parts of a

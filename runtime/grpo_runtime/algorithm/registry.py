@@ -1,7 +1,7 @@
 """Every loss, correction, scaling and KL estimator by its name; there is no other list of them.
 
 To add one, write its formula in a file and add a row here. A row says whether a job can ask for it: the enums
-in `grpo_api.v1alpha1.spec.algorithm` hold exactly the names that are exposed here, and a test compares them.
+in `grpo_api.v1alpha1.spec.loss` hold exactly the names that are exposed here, and a test compares them.
 What is not exposed has no field in the spec yet, so no job can reach it; tests hold it to published numbers.
 """
 
@@ -16,10 +16,16 @@ from grpo_runtime.algorithm.advantage_scaling import AdvantageScaling, batch_std
 from grpo_runtime.algorithm.cispo import cispo
 from grpo_runtime.algorithm.importance_correction import Bound, ImportanceCorrection, mask_outside, truncate
 from grpo_runtime.algorithm.kl import kl_k1, kl_k2, kl_k3
-from grpo_runtime.algorithm.policy_term import PolicyTerm, PolicyTermInputs
 from grpo_runtime.algorithm.ppo_clip import ppo_clip
 from grpo_runtime.algorithm.sapo import sapo
-from grpo_runtime.algorithm.types import AdvantageOptions, Denominators, LossInputs, LossOptions
+from grpo_runtime.algorithm.types import (
+    AdvantageOptions,
+    Denominators,
+    LossInputs,
+    LossOptions,
+    PolicyTerm,
+    PolicyTermInputs,
+)
 from grpo_runtime.algorithm.vespo import vespo
 
 T = TypeVar("T")
@@ -61,27 +67,28 @@ LOSSES: dict[str, Entry[Loss]] = {
         Loss(policy_term=vespo, reduction=reductions.token_mean, has_own_correction=True), is_exposed=True
     ),
 }
-"""By `algorithm.lossType`."""
+"""Losses by `algorithm.lossType`."""
 
 CORRECTION_MODES: dict[str, Entry[Bound]] = {
     "truncate": Entry(truncate, is_exposed=True),
     "mask": Entry(mask_outside, is_exposed=True),
 }
-"""By `algorithm.importanceCorrection.mode`. Its value `none` means that there is no correction."""
+"""Corrections by `algorithm.importanceCorrection.mode`. Its value `none` means that there is no
+correction."""
 
 ADVANTAGE_SCALINGS: dict[str, Entry[AdvantageScaling]] = {
     "group": Entry(AdvantageScaling(std=group_std), is_exposed=True),
     "batch": Entry(AdvantageScaling(std=batch_std), is_exposed=True),
     "none": Entry(AdvantageScaling(std=group_std, is_divided=False), is_exposed=True),
 }
-"""By `algorithm.scaleRewards`."""
+"""Scalings by `algorithm.scaleRewards`."""
 
 KL_ESTIMATORS: dict[str, Entry[Callable[[torch.Tensor], torch.Tensor]]] = {
     "k1": Entry(kl_k1, is_exposed=True),
     "k2": Entry(kl_k2, is_exposed=True),
     "k3": Entry(kl_k3, is_exposed=True),
 }
-"""By `algorithm.kl.estimator`; each takes log(ref / pi)."""
+"""KL estimators by `algorithm.kl.estimator`; each takes log(ref / pi)."""
 
 NOT_EXPOSED: dict[type[Any], frozenset[str]] = {
     LossOptions: frozenset({"max_completion_length"}),

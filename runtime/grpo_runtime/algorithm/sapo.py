@@ -2,8 +2,7 @@
 
 import torch
 
-from grpo_runtime.algorithm.policy_term import PolicyTerm, PolicyTermInputs
-from grpo_runtime.algorithm.types import LossOptions
+from grpo_runtime.algorithm.types import LossOptions, PolicyTerm, PolicyTermInputs
 
 
 def sapo(inputs: PolicyTermInputs, options: LossOptions) -> PolicyTerm:

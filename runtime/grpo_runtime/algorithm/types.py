@@ -117,6 +117,35 @@ class Denominators:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PolicyTermInputs:
+    """What the policy term, the part of a loss that makes good tokens more likely, is computed from. Finite
+    everywhere: logprobs outside `mask` are zero, so the ratio there is one."""
+
+    ratio: torch.Tensor
+    """[B, T], or [B, 1] at sequence level; with gradient."""
+    token_log_ratio: torch.Tensor
+    """[B, T], with gradient."""
+    trainer_logprobs: torch.Tensor
+    """[B, T], with gradient."""
+    advantages: torch.Tensor
+    """[B]"""
+    mask: torch.Tensor
+    """[B, T] bool."""
+    correction: torch.Tensor | None
+    """[B, T] or [B, 1]: the bounded ratio to the sampler, for a term that multiplies by it itself; None
+    without a correction."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyTerm:
+    """What a policy term gives to the loss."""
+
+    loss: torch.Tensor
+    """[B, T], or [B, 1] for one value that counts at every token of the sequence."""
+    metrics: Metrics
+
+
+@dataclass(frozen=True, kw_only=True)
 class LossOutput:
     """The loss of one micro-batch and what to report about it."""
 
@@ -124,4 +153,4 @@ class LossOutput:
     """Scalar. Sum it over micro-batches and ranks (under DDP, which averages gradients, multiply by the
     world size)."""
     metrics: Metrics
-    """By TRL's names; merge over micro-batches and ranks before reading values."""
+    """Metrics by TRL's names; merge over micro-batches and ranks before reading values."""

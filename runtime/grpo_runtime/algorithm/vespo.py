@@ -5,8 +5,7 @@ import math
 import torch
 
 from grpo_runtime.algorithm.metrics import mean_of
-from grpo_runtime.algorithm.policy_term import PolicyTerm, PolicyTermInputs
-from grpo_runtime.algorithm.types import LossOptions
+from grpo_runtime.algorithm.types import LossOptions, PolicyTerm, PolicyTermInputs
 
 _LOWEST_LOG = math.log(1e-8)
 _HIGHEST_LOG = 20.0

@@ -5,10 +5,12 @@ import decimal
 import logging
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.errors import UserError
+
+if TYPE_CHECKING:  # it imports transformers, which no worker that compares with an answer needs
+    from grpo_runtime.data.prompt import Prompt
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +62,7 @@ def require_answer_type(value: Any, *, column: str, row: int) -> None:
             )
 
 
-def check_answers(prompts: Sequence[Prompt], *, column: str) -> None:
+def check_answers(prompts: "Sequence[Prompt]", *, column: str) -> None:
     """Look at the answer of every row before anything is trained; a warning says how many have none.
 
     Raises UserError, naming the column and the row, for an answer that nothing can be compared with, and when

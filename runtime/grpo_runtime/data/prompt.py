@@ -19,7 +19,7 @@ class Prompt:
     """One row of a dataset."""
 
     index: int
-    """Its place in the dataset, from 0."""
+    """Its index in the dataset, from 0."""
     content: str | Messages
     """Text, or a chat that the tokenizer's chat template turns into text."""
     columns: dict[str, Any]
@@ -93,7 +93,7 @@ def encode_prompt(
 
 
 def is_continued(content: str | Messages) -> bool:
-    """Whether completions go on with the last message of the prompt, which the assistant has begun."""
+    """Whether completions continue with the last message of the prompt, which the assistant has begun."""
     return not isinstance(content, str) and content[-1]["role"] == "assistant"
 
 
@@ -124,7 +124,7 @@ def _encode_text(text: str, *, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     # not verbose: what is too long is refused with its row
     token_ids: list[int] = list(tokenizer(text, verbose=False)["input_ids"])
     has_end = token_ids[-1:] == [tokenizer.eos_token_id] and not text.endswith(tokenizer.eos_token)
-    # some tokenizers write an end behind every text, and the policy goes on there
+    # some tokenizers write an end behind every text, and the policy continues there
     return token_ids[:-1] if has_end else token_ids
 
 

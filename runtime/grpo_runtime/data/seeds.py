@@ -1,6 +1,6 @@
 """One sampling seed for every completion, so that a run can be repeated to the last bit.
 
-The seed depends on the run, the step, the prompt and the completion's place in its group. It does not depend
+The seed depends on the run, the step, the prompt and the completion's index in its group. It does not depend
 on the engine, the order of requests, the number of replicas or a retry.
 """
 

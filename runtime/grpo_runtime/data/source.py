@@ -7,15 +7,14 @@ from typing import Any
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.source import Scheme, Source, parse_source
 from grpo_runtime.data.answers import check_answers, require_answer_type
+from grpo_runtime.data.files import READERS
 from grpo_runtime.data.hub import read_hub
-from grpo_runtime.data.jsonl import read_jsonl
-from grpo_runtime.data.parquet import read_parquet
 from grpo_runtime.data.prompt import Messages, Prompt
 from grpo_runtime.data.reasoning_gym import TASK_URL, evaluated_url, read_reasoning_gym
 from grpo_runtime.data.tasks import TASKS
 from grpo_runtime.data.values import plain
 from grpo_runtime.errors import UserError
-from grpo_runtime.storage.source_paths import path_of, whereabouts
+from grpo_runtime.storage.paths import path_of, whereabouts
 
 Row = dict[str, Any]
 
@@ -23,7 +22,7 @@ Row = dict[str, Any]
 def load_evaluated_prompts(
     run_config: RunConfig, *, volumes_dir: Path, needs_answers: bool
 ) -> tuple[Prompt, ...]:
-    """Those of dataset.eval, as `load_prompts` returns them; none without it."""
+    """The prompts of dataset.eval, as `load_prompts` returns them; none without it."""
     dataset = run_config.dataset.of_evaluation
     if dataset is None:
         return ()
@@ -90,13 +89,12 @@ def _rows(run_config: RunConfig, *, volumes_dir: Path) -> list[Row]:
 
 def _read_file(source: Source, *, url: str, volumes_dir: Path) -> list[Row]:
     path = path_of(source, volumes_dir=volumes_dir, field="dataset.source")
-    readers = {".jsonl": read_jsonl, ".parquet": read_parquet}
-    if path.suffix not in readers:
-        raise UserError(f"dataset.source ({url}) must end with {' or '.join(readers)}")
+    if path.suffix not in READERS:
+        raise UserError(f"dataset.source ({url}) must end with {' or '.join(READERS)}")
     if not path.is_file():
         raise UserError(f"dataset.source ({url}): there is no file {whereabouts(source, path)}")
     try:
-        return readers[path.suffix](path)
+        return READERS[path.suffix](path)
     except OSError as error:
         raise UserError(
             f"dataset.source ({url}): {path} cannot be read: {error.strerror or error}"

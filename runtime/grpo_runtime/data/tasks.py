@@ -33,4 +33,4 @@ TASKS: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
     "reverse": reverse_task,
     "add": add_task,
 }
-"""By the name after builtin://. Each yields (prompt, answer), always in the same order."""
+"""Tasks by the name after builtin://. Each yields (prompt, answer), always in the same order."""

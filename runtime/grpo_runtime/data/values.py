@@ -71,7 +71,7 @@ def _whole(text: str, *, column: str, row: int) -> str:
     except UnicodeEncodeError as error:
         half = ascii(text[error.start]).strip("'")
         raise UserError(
-            f"row {row} of the dataset has half of a character ({half}) in column {column}, at place "
+            f"row {row} of the dataset has half of a character ({half}) in column {column}, at character "
             f"{error.start + 1} of the text: repair it or remove the row"
         ) from error
     return text

@@ -1,7 +1,9 @@
-"""Everything that speaks vLLM: engines in pods of their own (`serve`) and the trainer's end of them
-(`fleet`), engines in the training processes or beside them (`colocated`), and engines that follow a run from
-outside (`follow`).
+"""Rollout engines: where they run, how the trainer reaches them, and what they are made of.
 
-Here stands what they share: arguments, environment, model class, sampling, and the routes of a server. No
-engine is started here.
+`fleet` and `colocated` are the two kinds of engines that a trainer has: in pods of their own, over HTTP, and
+in the training processes or beside them. `serve` is the server in such a pod, `follow` a server that follows
+the weights of a run from outside, and `routes` what fleet and server agree on. None of them imports vLLM.
+
+`vllm` is the engine itself: all that knows vLLM, but how weights get into it, which is in `weight_sync`.
+Another engine is a folder beside it; its docstring says what such a folder has.
 """

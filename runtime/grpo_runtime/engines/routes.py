@@ -8,9 +8,10 @@ from enum import StrEnum
 from grpo_api.contract.endpoints import ROLLOUT_LIVE_PATH, ROLLOUT_READY_PATH
 
 ATTEMPT_HEADER = "x-grpo-attempt"
-"""On every admin call: the attempt of the trainer that calls. A lower one than seen before gets 409."""
+"""Header of every admin call: the attempt of the trainer that calls. A lower one than seen before gets
+409."""
 INSTANCE_HEADER = "x-grpo-instance"
-"""On any call that is meant for one process: every other process answers 409, also its successor."""
+"""Header of any call that is meant for one process: every other process answers 409, also its successor."""
 
 SAMPLE_PATH = "/grpo/v1/sample"
 """An `EngineCall` in, a completion out for each of its `n`, in the order of their seeds: frames."""

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.v1alpha1.spec import ExportSpec
 from grpo_runtime.errors import KnownError
-from grpo_runtime.export.credentials import UploadCredentials
-from grpo_runtime.export.destinations import open_destination
+from grpo_runtime.export.access import UploadCredentials
+from grpo_runtime.export.destination import open_destination
 from grpo_runtime.export.files import files_of, is_model
 from grpo_runtime.export.upload import upload
 

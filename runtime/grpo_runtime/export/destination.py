@@ -1,21 +1,19 @@
-"""What a destination of a trained model can do, and the two ways in which it may fail."""
+"""What a destination of a trained model can do, the two ways in which it may fail, and how those that a job
+names are opened."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from grpo_api.contract.exit_codes import ExitCode
+from grpo_api.v1alpha1.spec import ExportSpec
 from grpo_runtime.errors import KnownError
+from grpo_runtime.export.access import UploadCredentials
 from grpo_runtime.export.files import LocalFile
 
 
-class DestinationUnreachableError(KnownError):
-    """A destination cannot be reached, or fails itself. A retry helps once it can."""
-
-    exit_code = ExitCode.TRANSIENT
-
-
 class Destination(Protocol):
-    """A place that takes the files of a model.
+    """A destination that takes the files of a model.
 
     Every method may be repeated: what is there already is not sent again, or replaced by the same. Each
     raises DestinationUnreachableError when a retry may help, and UserError, with the field and the fix, when
@@ -42,3 +40,35 @@ class Destination(Protocol):
     def publish(self, files: Sequence[LocalFile]) -> None:
         """Make visible together what was sent, where the destination can."""
         ...
+
+
+class DestinationUnreachableError(KnownError):
+    """A destination cannot be reached, or fails itself. A retry helps once it can."""
+
+    exit_code = ExitCode.TRANSIENT
+
+
+def open_destinations(specs: Sequence[ExportSpec], *, volumes_dir: Path) -> list[Destination]:
+    """The destinations of a run. Their Secrets are below `volumes_dir`; where a run on this machine has none
+    there, the user's own credentials are taken. Nothing is asked over the network yet. Raises UserError when
+    a Secret lacks a key."""
+    return [
+        open_destination(
+            spec,
+            credentials=UploadCredentials.of(spec.secret_volume, volumes_dir=volumes_dir),
+            field=f"export[{index}].to",
+        )
+        for index, spec in enumerate(specs)
+    ]
+
+
+def open_destination(spec: ExportSpec, *, credentials: UploadCredentials, field: str) -> Destination:
+    """The destination of `spec`; `field` is what messages call it."""
+    # each library takes a part of a second to import, and few runs need both
+    if spec.is_hub:
+        from grpo_runtime.export.hub import HubDestination
+
+        return HubDestination(spec, credentials=credentials, field=field)
+    from grpo_runtime.export.s3 import S3Destination
+
+    return S3Destination(spec, credentials=credentials, field=field)

@@ -5,10 +5,11 @@ from pathlib import Path
 
 from grpo_runtime.errors import UserError
 from grpo_runtime.storage.files import sha256_of
-from grpo_runtime.storage.links import link_out_of
+from grpo_runtime.storage.paths import link_out_of
 
 _CONFIGS = ("config.json", "adapter_config.json")
-"""Of a whole model, and of an adapter. Nothing loads the folder without it, so it is the last to arrive."""
+"""Configuration files of a whole model and of an adapter. Nothing loads the folder without it, so it is the
+last to arrive."""
 
 
 @dataclass(frozen=True)

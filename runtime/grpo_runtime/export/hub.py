@@ -16,7 +16,7 @@ from huggingface_hub.hf_api import RepoFile
 
 from grpo_api.v1alpha1.spec import ExportSpec
 from grpo_runtime.errors import UserError, first_line
-from grpo_runtime.export.credentials import UploadCredentials
+from grpo_runtime.export.access import UploadCredentials
 from grpo_runtime.export.destination import DestinationUnreachableError
 from grpo_runtime.export.files import LocalFile
 
@@ -27,7 +27,7 @@ _CONNECTION_ERRORS = (ConnectionError, TimeoutError, httpx2.TransportError)
 
 
 class HubDestination:
-    """The branch `main` of a repository; see `Destination`."""
+    """The branch `main` of a repository of the Hub: a `Destination`."""
 
     def __init__(self, spec: ExportSpec, *, credentials: UploadCredentials, field: str) -> None:
         """Without credentials the token is looked for where `hf auth login` leaves it."""
@@ -44,7 +44,7 @@ class HubDestination:
             self._api.auth_check(self._name, write=True)
 
     def holds(self, file: LocalFile) -> bool:
-        """See `Destination`. Of a small file the Hub tells git's digest."""
+        """Whether the file is there with this digest. Of a small file the Hub reports git's."""
         with self._errors():
             found = self._api.get_paths_info(self._name, [file.name], revision="main")
         for there in found:
@@ -103,6 +103,6 @@ def _addition(file: LocalFile) -> CommitOperationAdd:
 
 
 def _git_digest(file: LocalFile) -> str:
-    """That of git's object."""
+    """The digest of git's object."""
     content = file.path.read_bytes()
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()

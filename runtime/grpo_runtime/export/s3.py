@@ -1,7 +1,7 @@
 """A bucket of an S3-compatible store as a destination, through obstore.
 
 Every request is signed with the SHA-256 of what it carries, so that the store refuses a part that is not what
-was sent. The SHA-256 of a whole file is kept with it, as metadata: what is there already is told by it.
+was sent. The SHA-256 of a whole file is kept with it, as metadata: it identifies what is there already.
 """
 
 import logging
@@ -18,8 +18,7 @@ from obstore.store import S3Store
 
 from grpo_api.v1alpha1.spec import ExportSpec
 from grpo_runtime.errors import UserError
-from grpo_runtime.export.bucket_place import BucketPlace
-from grpo_runtime.export.credentials import UploadCredentials
+from grpo_runtime.export.access import BucketPlace, UploadCredentials
 from grpo_runtime.export.destination import DestinationUnreachableError
 from grpo_runtime.export.files import LocalFile
 
@@ -121,7 +120,7 @@ class BucketErrors:
 
 
 class S3Destination:
-    """Keys below a prefix of a bucket; see `Destination`."""
+    """Keys below a prefix of a bucket: a `Destination`."""
 
     def __init__(
         self,
@@ -155,7 +154,7 @@ class S3Destination:
             logger.info("%s of %s stays: %s", WRITE_CHECK, self.what, error)
 
     def holds(self, file: LocalFile) -> bool:
-        """See `Destination`."""
+        """Whether the key is there with this size and digest."""
         try:
             with self._errors(known=NOT_FOUND):
                 found = obstore.get(self._store, file.name, options={"head": True})

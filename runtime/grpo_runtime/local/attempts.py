@@ -1,15 +1,20 @@
-"""What follows from the end of an attempt of a local job, by the rules of `grpo_api.judge`. Pure."""
+"""When a running attempt of a local job has failed, and what follows from its end: by the rules of
+`grpo_api.judge`. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from grpo_api.contract.exit_codes import ExitCode
-from grpo_api.contract.reasons import ReasonMessage
+from grpo_api.contract.progress import Progress, TerminationMessage
+from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.judge.attempts import WithoutProgress, why_final
 from grpo_api.judge.causes import Cause, cause_of, first_cause
+from grpo_api.judge.clocks import Clocks, stalled
+from grpo_api.judge.engines import EngineAbsence, errors_end_job
+from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_api.v1alpha1.status import ErrorSignature
-from grpo_runtime.local.process_outcome import ProcessOutcome
+from grpo_runtime.local.process_table import ProcessOutcome
 
 
 class Next(Enum):
@@ -59,3 +64,57 @@ def outcome_of_attempt(
         return AttemptOutcome(Next.STOPPED if was_stopped else Next.FAILED, cause, cause.why)
     final = why_final(cause, attempt=attempt, past=past, max_restarts=max_restarts, error_before=error_before)
     return AttemptOutcome(Next.RETRY if final is None else Next.FAILED, cause, final)
+
+
+class AttemptLimits:
+    """The startup deadline, the stall timeout and the rule about engines' errors, for one attempt."""
+
+    def __init__(self, spec: GRPOJobSpec, *, num_engines: int, now: float, has_worked: bool = False) -> None:
+        """The attempt begins at `now` (monotonic); `has_worked` is as in `exit_policy`, of those before."""
+        self._startup_seconds = spec.startup_deadline_seconds
+        self._stall_seconds = spec.stall_timeout_seconds
+        self._num_engines = num_engines
+        self._has_worked = has_worked
+        self._clocks = Clocks.begin(now)
+        self._absence = EngineAbsence()
+
+    def exceeded(
+        self, progress: Progress | None, engine_errors: Sequence[ProcessOutcome] = (), *, now: float
+    ) -> ProcessOutcome | None:
+        """What ends the attempt, given its newest report; None while nothing does.
+
+        `engine_errors` are engines that ended with 40 during the attempt and are not back yet.
+        """
+        self._clocks = self._clocks.updated(progress, now=now)
+        if progress is not None:
+            self._absence = self._absence.updated(progress, now=now)
+        self._has_worked = self._has_worked or self._clocks.has_begun
+        is_fatal = errors_end_job(
+            num_errors=len(engine_errors),
+            has_others=len(engine_errors) < self._num_engines,
+            is_before_first_step=not self._has_worked,
+            absence=self._absence,
+        )
+        if is_fatal:
+            return engine_errors[0]
+        missed = self._missed(now=now)
+        return None if missed is None else ProcessOutcome("trainer-0", missed)
+
+    def _missed(self, *, now: float) -> TerminationMessage | None:
+        """Which deadline was missed. An attempt that began no step is not retried, because the next one would
+        fail in the same way; a stall is retried and counted."""
+        clocks, progress = self._clocks, self._clocks.progress
+        if progress is not None and clocks.has_begun:
+            seconds = now - clocks.alive_at
+            if seconds < self._stall_seconds:
+                return None
+            why = stalled(progress, seconds=seconds, limit_seconds=self._stall_seconds)
+            return TerminationMessage(exit_code=ExitCode.TRANSIENT, reason=why.reason, message=why.message)
+        if now - clocks.starting_since < self._startup_seconds:
+            return None
+        held_up = f": {progress.message}" if progress and progress.message else ""
+        return TerminationMessage(
+            exit_code=ExitCode.USER_ERROR,
+            reason=Reason.STARTUP_DEADLINE_EXCEEDED,
+            message=f"no step began within startupDeadlineSeconds ({self._startup_seconds}){held_up}",
+        )

@@ -26,12 +26,11 @@ from grpo_runtime.local.environments import inherited
 from grpo_runtime.local.gpus import NUMBERED_AS_LISTED, GpuShares, placed_on, usable_gpus
 from grpo_runtime.local.job import EndedAtOnceError, LocalJob
 from grpo_runtime.local.process_table import ProcessTable
-from grpo_runtime.local.resumed_job import with_place_of_resumed
 from grpo_runtime.local.screen import Screen, screen_for
 from grpo_runtime.local.threads import threads_on, usable_cores
 from grpo_runtime.local.volume_folders import lay_out_volumes, parse_volume_flags
-from grpo_runtime.local.workspace import Workspace
-from grpo_runtime.report.metrics import METRICS_FILE
+from grpo_runtime.local.workspace import Workspace, with_place_of_resumed
+from grpo_runtime.report.metrics_file import METRICS_FILE
 from grpo_runtime.report.plot import plot_run
 from grpo_runtime.spec_checks import spec_problems
 from grpo_runtime.storage.volume_errors import volume_errors_named
@@ -246,7 +245,7 @@ def _newest_checkpoint(workspace: Workspace) -> Path | None:
 
 
 def _resume_sentence(options: RunOptions) -> str:
-    return f"the same command goes on from there: {shlex.join(options.command)}"
+    return f"the same command continues from there: {shlex.join(options.command)}"
 
 
 def _short(path: Path) -> Path:

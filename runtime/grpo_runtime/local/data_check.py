@@ -7,7 +7,7 @@ from grpo_api.contract.exit_codes import ExitCode
 from grpo_runtime.errors import UserError
 from grpo_runtime.local.context import LocalContext
 from grpo_runtime.local.environments import trainer_environment
-from grpo_runtime.local.process_outcome import outcome_of
+from grpo_runtime.local.process_table import outcome_of
 from grpo_runtime.supervisor.rank_processes import wait_for_signal
 
 _NAME = "data-check"

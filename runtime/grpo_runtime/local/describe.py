@@ -68,8 +68,8 @@ def local_problem(job: GRPOJob) -> str:
 
 
 def crowded(job: GRPOJob, *, num_cores: int) -> str:
-    """That the engines of a local run have more workers than the machine has cores, and what to change; empty
-    when they have not."""
+    """A warning that the engines of a local run have more workers than the machine has cores, and what to
+    change; empty when they have not."""
     num_engines = resolve(job).topology.rollout_replicas
     num_workers = num_engines * job.spec.engine.num_workers
     if num_workers <= num_cores:

@@ -10,15 +10,14 @@ from grpo_runtime.local.context import LocalContext
 from grpo_runtime.local.environments import rollout_environment
 from grpo_runtime.local.gpus import seeing
 from grpo_runtime.local.ports import LOOPBACK, free_ports
-from grpo_runtime.local.process_outcome import ProcessOutcome, outcome_of
-from grpo_runtime.local.process_table import ProcessExit
+from grpo_runtime.local.process_table import ProcessExit, ProcessOutcome, outcome_of
 
 
 @dataclass
 class _Engine:
     port: int
     gpus: tuple[str, ...] = ()
-    """Those that it sees."""
+    """The GPUs that the process sees."""
     started_at: float = 0.0
     num_short_runs: int = 0
     due_at: float | None = None
@@ -68,7 +67,7 @@ class EngineProcesses:
     def user_errors(self, *, since: float, num_current: int) -> list[ProcessOutcome]:
         """How engines ended that said after `since` that no retry can help, and that are not back.
 
-        The trainer tells only how many engines are Current, so all are back when all are Current.
+        The trainer reports only how many engines are Current, so all are back when all are Current.
         """
         if num_current >= len(self._engines):
             for engine in self._engines.values():

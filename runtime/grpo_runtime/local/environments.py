@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from grpo_api.contract.environment import Env, Role
-from grpo_api.contract.micro_batch_choice import lowered
 from grpo_api.contract.run_config import RunConfig, run_config_digest
+from grpo_api.judge.attempts import lowered_budget
 from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.local.ports import LOOPBACK
 from grpo_runtime.local.workspace import Workspace
@@ -37,7 +37,7 @@ def trainer_environment(
         environment[Env.ROLLOUT_HOST] = ",".join(f"{LOOPBACK}:{port}" for port in rollout_ports)
         environment[Env.ROLLOUT_REPLICAS] = str(len(rollout_ports))
     if has_lowered_budget:
-        environment[Env.MICRO_BATCH_TOKENS] = str(lowered(run_config.micro_batch_tokens))
+        environment[Env.MICRO_BATCH_TOKENS] = str(lowered_budget(run_config.micro_batch_tokens))
     return environment
 
 

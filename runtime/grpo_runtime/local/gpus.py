@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from grpo_api import cel
 from grpo_api.v1alpha1.job import GRPOJob
 from grpo_api.v1alpha1.spec import ResourcesSpec
-from grpo_runtime.engines.arguments import is_cpu_build
-from grpo_runtime.engines.colocated.child_environment import VISIBLE_DEVICES
+from grpo_runtime.engines.colocated.engine_process import VISIBLE_DEVICES
+from grpo_runtime.engines.vllm.arguments import is_cpu_build
 from grpo_runtime.errors import UserError
 from grpo_runtime.local.describe import count, gpu_fields, gpus_asked
 
 NUMBERED_AS_LISTED = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-"""For a shell that does not say how CUDA numbers GPUs: as nvidia-smi does, and not the fastest first."""
+"""How CUDA numbers GPUs where the shell does not say: as nvidia-smi does, and not the fastest first."""
 _TIMEOUT_SECONDS = 60.0
 
 
@@ -38,7 +38,7 @@ def find_gpus(environment: Mapping[str, str], *, has_cpu_build: bool) -> tuple[s
 
 
 def usable(num_gpus: int, *, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Of so many GPUs those that CUDA_VISIBLE_DEVICES leaves, up to the first that there cannot be."""
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves of so many, up to the first that there cannot be."""
     named = environment.get(VISIBLE_DEVICES)
     if named is None or num_gpus == 0:
         return tuple(map(str, range(num_gpus)))
@@ -93,9 +93,9 @@ class GpuShares:
     """Which GPUs each process sees, and no others: none where it runs on CPU."""
 
     trainers: tuple[tuple[str, ...], ...]
-    """By trainer; its training processes have one each, in their order."""
+    """GPUs by trainer; its training processes have one each, in their order."""
     engines: tuple[tuple[str, ...], ...]
-    """By engine of mode Disaggregated; its workers have one each."""
+    """GPUs by engine of mode Disaggregated; its workers have one each."""
 
     @classmethod
     def of(cls, job: GRPOJob, gpus: tuple[str, ...]) -> "GpuShares":

@@ -7,13 +7,11 @@ from grpo_api.judge.attempts import WithoutProgress, pause_seconds
 from grpo_api.judge.clocks import has_made_a_step
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_api.v1alpha1.status import ErrorSignature
-from grpo_runtime.local.attempts import AttemptOutcome, Next, outcome_of_attempt
+from grpo_runtime.local.attempts import AttemptLimits, AttemptOutcome, Next, outcome_of_attempt
 from grpo_runtime.local.context import LocalContext
 from grpo_runtime.local.engine_processes import EngineProcesses
-from grpo_runtime.local.limits import AttemptLimits
 from grpo_runtime.local.process_table import ProcessExit
-from grpo_runtime.local.progress_display import ProgressDisplay
-from grpo_runtime.local.screen import Screen
+from grpo_runtime.local.screen import ProgressDisplay, Screen
 from grpo_runtime.local.trainer_attempt import GRACE_SECONDS, TrainerAttempt
 from grpo_runtime.supervisor.rank_processes import wait_for_signal
 

@@ -8,7 +8,7 @@ from grpo_api.resolve import resolve
 from grpo_api.source import Scheme, parse_source
 from grpo_api.v1alpha1.job import GRPOJob
 from grpo_runtime.errors import HubUnreachableError, UserError, VolumeFullError
-from grpo_runtime.storage.source_paths import path_of, whereabouts
+from grpo_runtime.storage.paths import path_of, whereabouts
 
 _NO_VOLUMES = Path("/nonexistent")
 
@@ -22,10 +22,10 @@ def describe_memory(job: GRPOJob, *, gpu_gib: float | None) -> tuple[str, bool]:
     # after here torch is loaded, which takes seconds
     from transformers.utils.logging import disable_progress_bar
 
-    from grpo_runtime.memory_plan.host import HostPlan, plan_hosts
+    from grpo_runtime.memory_plan.gpu_plan import GpuPlan, plan_memory
+    from grpo_runtime.memory_plan.host_plan import HostPlan, plan_hosts
     from grpo_runtime.memory_plan.model_sizes import sizes_of_folder
     from grpo_runtime.memory_plan.parts import GIB, in_gib
-    from grpo_runtime.memory_plan.plan import GpuPlan, plan_memory
 
     def on_gpu(plan: GpuPlan) -> str:
         what = f"each GPU of role {plan.role}"

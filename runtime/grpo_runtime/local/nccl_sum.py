@@ -8,8 +8,7 @@ import sys
 import torch
 
 from grpo_runtime.local.ports import LOOPBACK
-from grpo_runtime.trainer.distributed import Ranks
-from grpo_runtime.trainer.stop import StopRequest
+from grpo_runtime.trainer.distributed import Ranks, StopRequest
 
 
 def main(rank: int, num_ranks: int, port: int) -> int:

@@ -21,7 +21,7 @@ NCCL_SECONDS = 60.0
 FREE_FRACTION = 0.95
 """The share of a GPU's memory that must be free: a job plans with all of it."""
 SHM_BYTES_OF_GPU = GIB
-"""What /dev/shm must have for each GPU where there are several: see `sharedMemory` in a job's pods."""
+"""Bytes that /dev/shm must have for each GPU where there are several: see `sharedMemory` in a job's pods."""
 
 
 @dataclass(frozen=True)

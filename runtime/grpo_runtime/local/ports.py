@@ -1,4 +1,4 @@
-"""Ports of this machine for processes that are told theirs before they start.
+"""Ports of this machine for processes that get theirs before they start.
 
 A port that the kernel gives out may be taken by any outgoing connection before a process listens there, so
 these are outside of the range from which the kernel takes them.
@@ -16,7 +16,7 @@ _KERNELS_RANGE_ELSEWHERE = (49152, 65535)
 """RFC 6335, where the kernel does not say."""
 _FIRST, _LAST = 10_000, 65_535
 _given: set[int] = set()
-"""By this process: their processes may not listen yet."""
+"""Ports that this process gave out: their processes may not listen yet."""
 
 
 def free_ports(number: int) -> list[int]:

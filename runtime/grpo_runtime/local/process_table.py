@@ -1,4 +1,5 @@
-"""The processes of a local job: each has a log of its own, and none outlives the one that started them."""
+"""The processes of a local job: each has a log of its own, none outlives the one that started them, and of
+each that ends is known how and why."""
 
 import functools
 import os
@@ -9,7 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_runtime.process.parent_death import adopt_orphans, die_with
+from pydantic import ValidationError
+
+from grpo_api.contract.exit_codes import exit_policy
+from grpo_api.contract.progress import TerminationMessage
+from grpo_runtime.process.lifetime import adopt_orphans, die_with
+from grpo_runtime.process.termination import termination_message, was_killed_by
 from grpo_runtime.supervisor.rank_processes import ended_children
 
 _ORPHANS_MAY_FINISH_SECONDS = 20.0
@@ -22,6 +28,29 @@ class ProcessExit:
     name: str
     exit_code: int
     signal_number: int | None = None
+
+
+@dataclass(frozen=True)
+class ProcessOutcome:
+    """How the process `name` ended and why."""
+
+    name: str
+    termination: TerminationMessage
+
+
+def outcome_of(process_exit: ProcessExit, *, termination_log: Path) -> ProcessOutcome:
+    """The outcome with the termination message that the process wrote, or else with what its exit says."""
+    name, exit_code = process_exit.name, process_exit.exit_code
+    written = _written_message(termination_log)
+    if written is not None and written.exit_code == exit_code:
+        return ProcessOutcome(name, written)
+    if process_exit.signal_number is None:
+        sentence = (
+            f"{name} ended with exit code {exit_code} ({exit_policy(exit_code).meaning}) and gave no reason"
+        )
+    else:
+        sentence = f"{name} {was_killed_by(process_exit.signal_number)}"
+    return ProcessOutcome(name, termination_message(exit_code, sentence))
 
 
 class ProcessTable:
@@ -60,7 +89,7 @@ class ProcessTable:
         return set(self._started)
 
     def collect_exits(self) -> list[ProcessExit]:
-        """Those that have ended since the last call, in order. Orphans are collected and ignored."""
+        """The processes that have ended since the last call, in order. Orphans are collected and ignored."""
         exits: list[ProcessExit] = []
         for pid, status in ended_children():
             if (name := self._names.pop(pid, None)) is not None:
@@ -103,6 +132,13 @@ class ProcessTable:
             self._started.pop(name).returncode = os.waitstatus_to_exitcode(status)
             del self._names[pid]
         self.end_orphans()
+
+
+def _written_message(path: Path) -> TerminationMessage | None:
+    try:
+        return TerminationMessage.model_validate_json(path.read_text())
+    except (FileNotFoundError, ValidationError):
+        return None  # a process that was killed wrote none, or only a part of one
 
 
 def _prepare_child(parent_pid: int) -> None:

@@ -8,16 +8,15 @@ from pathlib import Path
 from grpo_api.quantity import parse_quantity
 from grpo_api.resolve import threads_of
 from grpo_api.v1alpha1.spec import TrainerSpec
-from grpo_runtime.openmp import named_threads
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 def threads_on(num_cores: Decimal, trainer: TrainerSpec, *, environment: Mapping[str, str]) -> int:
-    """For a trainer whose pods share a machine with so many cores: what OMP_NUM_THREADS says, and else the
-    cores of each pod, at most its cpu limit, divided by its processes."""
-    if named := named_threads(environment):
+    """Threads of a trainer whose pods share a machine with so many cores: what OMP_NUM_THREADS says, and else
+    the cores of each pod, at most its cpu limit, divided by its processes."""
+    if named := _named_threads(environment):
         return named
     per_pod = num_cores / trainer.num_nodes
     limit = trainer.resources.limits.get("cpu")
@@ -28,6 +27,13 @@ def usable_cores(*, cgroups: Path = _CGROUPS, own_cgroup: Path = _OWN_CGROUP) ->
     """The cores that this process may use: those it may run on, or fewer where a cgroup limits their time."""
     limits = [_limit_of(folder) for folder in _own_cgroups(cgroups, own_cgroup)]
     return min([Decimal(len(os.sched_getaffinity(0))), *(limit for limit in limits if limit is not None)])
+
+
+def _named_threads(environment: Mapping[str, str]) -> int | None:
+    """The number of threads that OMP_NUM_THREADS names; None where it names none, or not with a number."""
+    # OpenMP allows a list, of which the first number counts
+    named = environment.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(named) if named.isdecimal() and int(named) > 0 else None
 
 
 def _limit_of(folder: Path) -> Decimal | None:

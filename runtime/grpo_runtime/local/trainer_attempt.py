@@ -8,8 +8,7 @@ from grpo_runtime.local.context import LocalContext
 from grpo_runtime.local.environments import trainer_environment
 from grpo_runtime.local.gpus import seeing
 from grpo_runtime.local.ports import LOOPBACK, free_ports
-from grpo_runtime.local.process_outcome import ProcessOutcome, outcome_of
-from grpo_runtime.local.process_table import ProcessExit
+from grpo_runtime.local.process_table import ProcessExit, ProcessOutcome, outcome_of
 from grpo_runtime.report.progress import read_progress
 
 GRACE_SECONDS = 110.0

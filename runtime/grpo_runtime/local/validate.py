@@ -98,13 +98,13 @@ def _has_good_data(document: Document, *, documents: Sequence[Document], volumes
 
 
 def _problems_beyond_the_api(job: GRPOJob) -> Iterator[Problem]:
-    """What only Python and its libraries can tell."""
+    """Problems that only Python and its libraries can find."""
     spec = job.spec
     yield from spec_problems(rewards=spec.rewards, sampling=spec.sampling)
     tasks = _tasks(spec)
     if not tasks or not _can_ask_for_tasks():
         return
-    from grpo_runtime.data.reasoning_gym_task import require_task
+    from grpo_runtime.data.reasoning_gym import require_task
 
     for field, source in tasks.items():
         try:

@@ -1,4 +1,5 @@
-"""The output directory of a local job: what its processes write, and what the next command needs to go on."""
+"""The output directory of a local job: what its processes write, what the next command needs to continue, and
+where the job that it resumes from has its own."""
 
 import fcntl
 import os
@@ -9,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from pydantic import ValidationError
 
 from grpo_api.contract.endpoints import ADMIN_TOKEN_FILE, DATA_TOKEN_FILE
-from grpo_api.contract.resolved_sections import ResolvedReward
-from grpo_api.contract.run_config import RunConfig, parse_run_config
+from grpo_api.contract.run_config import ResolvedReward, RunConfig, parse_run_config
 from grpo_api.contract.versions import SchemaSkewError
 from grpo_api.model import ApiModel
 from grpo_api.resolve import resolve
@@ -185,8 +186,43 @@ class Workspace:
         if changed:
             raise UserError(
                 f"{self.output} was begun with another spec ({'; '.join(changed)}): "
-                "choose another --output, or undo the change to go on"
+                "choose another --output, or undo the change to continue"
             )
+
+
+def with_place_of_resumed(job: GRPOJob, workspace: Workspace) -> GRPOJob:
+    """The job with the output directory of `resumeFrom.job` in its place: the one of that name beside its
+    own, or where it was when this job began.
+
+    Raises UserError when this job has not begun and that directory is missing, or another command writes to
+    it.
+    """
+    resume = job.spec.resume_from
+    if resume is None or resume.job is None:
+        return job
+    place = _place_of_run(workspace, resume.job) or _place_beside(workspace, resume.job)
+    found = resume.with_source(place)
+    return job.model_copy(update={"spec": job.spec.model_copy(update={"resume_from": found})})
+
+
+def _place_of_run(workspace: Workspace, name: str) -> str | None:
+    """Where the output of that job was when the run in the workspace began; None where none has begun, or one
+    with another job, which is refused as any other change."""
+    known = workspace.begun_config()
+    place = known.resume_from.source if known and known.resume_from else None
+    return place if place and place.endswith(f"/{name}") else None
+
+
+def _place_beside(workspace: Workspace, name: str) -> str:
+    other = Workspace(workspace.output.parent / name)
+    if not other.output.is_dir():
+        raise UserError(
+            f"resumeFrom.job: there is no output of {name} at {other.output}: run that job first, or name "
+            "its output directory in resumeFrom.source as file:///PATH"
+        )
+    if other.is_in_use():
+        raise UserError(f"resumeFrom.job: {name} still runs in {other.output}: wait for its end")
+    return f"file://{quote(str(other.output))}"
 
 
 def _with_rewards_of(run_config: RunConfig, known: RunConfig, *, job: GRPOJob) -> RunConfig:

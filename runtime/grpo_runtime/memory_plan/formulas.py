@@ -1,4 +1,4 @@
-"""Bytes on one GPU, from the sizes of a model and of a step. Pure.
+"""Bytes on one GPU, of training from the sizes of a model and of a step, and of an engine's worker. Pure.
 
 P parameters, T tokens of a micro-batch with its padding, L layers, H hidden size, I intermediate size, Q and
 K widths of queries and of keys, V vocabulary, c bytes of a number in the forward pass: 4 in float32, 2 in
@@ -11,7 +11,7 @@ Not counted, because they are small beside the rest: log-sum-exps, masks, rotary
 from dataclasses import dataclass
 
 MASTER_BYTES = 4
-"""Of one number of the weights, the gradients and each of AdamW's two moments, which are float32."""
+"""Bytes of one number of the weights, the gradients and each of AdamW's two moments, which are float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,12 +21,13 @@ class ModelSizes:
     num_parameters: int
     num_layers: int
     num_layer_parameters: int
-    """Of one layer, the largest."""
+    """Parameters of the largest layer."""
     num_largest_parameters: int
-    """Of the largest tensor of a layer."""
+    """Parameters of the largest tensor of a layer."""
     hidden: int
     intermediate: int
-    """Of one token: of a mixture of experts, those of all the experts that it goes through."""
+    """Intermediate values of one token: of a mixture of experts, those of all the experts that it goes
+    through."""
     query_width: int
     key_width: int
     num_heads: int
@@ -38,11 +39,11 @@ class ModelSizes:
     keeps_scores: bool
     """Whether attention keeps its scores [heads, T, T], as transformers' plain (eager) one does."""
     num_adapter_parameters: int = 0
-    """Those of an adapter, which are not among `num_parameters`; 0 where the model itself is trained."""
+    """Parameters of an adapter, which are not among `num_parameters`; 0 where the model itself is trained."""
     num_largest_adapter_parameters: int = 0
-    """Of its largest tensor."""
+    """Parameters of the largest tensor of the adapter."""
     num_chosen_experts: int = 0
-    """That a token goes through in each layer; 0 without a mixture of experts."""
+    """Experts that a token goes through in each layer; 0 without a mixture of experts."""
 
     @property
     def has_adapter(self) -> bool:
@@ -56,17 +57,17 @@ class ModelSizes:
 
     @property
     def num_adapter_layer_parameters(self) -> int:
-        """Of one layer, where all layers have the same."""
+        """Adapter parameters of one layer, where all layers have as many."""
         return -(-self.num_adapter_parameters // max(1, self.num_layers))
 
     @property
     def num_root_parameters(self) -> int:
-        """Those outside the layers: embeddings, last norm, head."""
+        """Parameters outside the layers: embeddings, last norm, head."""
         return self.num_parameters - self.num_layers * self.num_layer_parameters
 
     @property
     def num_head_parameters(self) -> int:
-        """Of the head's matrix, also where it is that of the embeddings."""
+        """Parameters of the head's matrix, also where it is that of the embeddings."""
         return self.vocabulary * self.hidden
 
 
@@ -79,7 +80,7 @@ class Spread:
     optimizer: int = 1
     is_fsdp2: bool = False
     zero_stage: int = 0
-    """Of DeepSpeed, which keeps master weights beside the weights; 0 without it."""
+    """ZeRO stage of DeepSpeed, which keeps master weights beside the weights; 0 without it."""
     is_optimizer_on_cpu: bool = False
     are_weights_on_cpu: bool = False
 
@@ -141,15 +142,16 @@ class TrainingBytes:
     optimizer: int
     """AdamW's moments, and DeepSpeed's master weights."""
     buckets: int
-    """In which gradients are summed, with DDP the gradients themselves; they are kept between updates."""
+    """Buckets in which gradients are summed, with DDP the gradients themselves; they are kept between
+    updates."""
     units: int
     """Weights that are put together, with gradients."""
     casts: int
     """Weights in the precision of the forward pass, where that is another one."""
     activations: int
-    """What the forward pass keeps for the backward pass."""
+    """Activations that the forward pass keeps for the backward pass."""
     work: int
-    """What the backward pass computes with, at most: chunks of logits, or a layer."""
+    """Most that the backward pass computes with: chunks of logits, or a layer."""
     optimizer_work: int
     """What DeepSpeed steps with, when activations and logits are gone. AdamW itself needs nothing."""
 
@@ -191,58 +193,6 @@ def training_bytes(model: ModelSizes, step: StepSizes) -> TrainingBytes:
     )
 
 
-def _buckets(model: ModelSizes, spread: Spread) -> int:
-    """4 N with DDP, nothing with FSDP2, and with DeepSpeed what it sums at a time."""
-    if spread.is_fsdp2:
-        return 0
-    return MASTER_BYTES * (
-        min(model.num_trained_parameters, REDUCED_AT_ONCE)
-        if spread.zero_stage
-        else model.num_trained_parameters
-    )
-
-
-def _weights(model: ModelSizes, step: StepSizes) -> int:
-    """4 P, or with an adapter c P + 4 A, of which each rank has its part."""
-    frozen_bytes = _frozen_bytes(step) if model.has_adapter else MASTER_BYTES
-    num_parts = step.spread.weights
-    adapter = MASTER_BYTES * _part(model.num_adapter_parameters, num_parts)
-    return frozen_bytes * _part(model.num_parameters, num_parts) + adapter
-
-
-def _frozen_bytes(step: StepSizes) -> int:
-    """Of a number under an adapter."""
-    return MASTER_BYTES if step.spread.zero_stage else step.compute_bytes
-
-
-def _layer_casts(model: ModelSizes, step: StepSizes) -> int:
-    """c L P_layer, or c A where the layers have that precision already."""
-    if model.has_adapter and not step.spread.zero_stage:
-        return step.compute_bytes * model.num_adapter_parameters
-    return step.compute_bytes * model.num_layers * model.num_layer_parameters
-
-
-def _part(num_parameters: int, num_parts: int) -> int:
-    """P / parts, rounded up."""
-    return -(-num_parameters // num_parts)
-
-
-def _whole_units(model: ModelSizes, step: StepSizes) -> int:
-    """With FSDP2: the last unit and two layers put together in c, the gradient of a layer in c, and in
-    float32 what is summed over the ranks, of the larger of the two. With ZeRO-3 as many float32 weights as
-    DeepSpeed leaves together."""
-    if step.spread.zero_stage == 3:
-        return MASTER_BYTES * min(model.num_parameters, KEPT_TOGETHER)
-    if not step.spread.is_fsdp2:
-        return 0
-    root, layer = model.num_root_parameters, model.num_layer_parameters
-    together = step.compute_bytes * (root + 2 * layer)
-    if model.has_adapter:
-        of_layer = model.num_adapter_layer_parameters
-        return together + 3 * step.compute_bytes * of_layer + MASTER_BYTES * of_layer
-    return together + step.compute_bytes * layer + MASTER_BYTES * max(root, layer)
-
-
 def layer_activations(model: ModelSizes, step: StepSizes) -> int:
     """What one layer keeps for its backward pass: T (norms + attention + MLP).
 
@@ -266,6 +216,88 @@ def layer_activations(model: ModelSizes, step: StepSizes) -> int:
     return step.num_tokens * (norms + attention + mlp)
 
 
+@dataclass(frozen=True, kw_only=True)
+class EngineSizes:
+    """What of an engine decides on its memory."""
+
+    compute_bytes: int
+    """c."""
+    tensor_parallel: int
+    pipeline_parallel: int
+    max_model_len: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineBytes:
+    """What one worker of an engine needs at least."""
+
+    weights: int
+    one_sequence: int
+    """KV cache of the longest sequence alone; below it an engine does not start."""
+
+
+def engine_bytes(model: ModelSizes, engine: EngineSizes) -> EngineBytes:
+    """Weights c P, and keys and values of every layer and token, 2 c K L x tokens, shared by the workers of
+    all tensor-parallel parts and stages."""
+    c, num_workers = engine.compute_bytes, engine.tensor_parallel * engine.pipeline_parallel
+    cache = 2 * c * model.key_width * model.num_layers * engine.max_model_len
+    return EngineBytes(
+        weights=-(-c * model.num_parameters // num_workers), one_sequence=-(-cache // num_workers)
+    )
+
+
+def _weights(model: ModelSizes, step: StepSizes) -> int:
+    """4 P, or with an adapter c P + 4 A, of which each rank has its part."""
+    frozen_bytes = _frozen_bytes(step) if model.has_adapter else MASTER_BYTES
+    num_parts = step.spread.weights
+    adapter = MASTER_BYTES * _part(model.num_adapter_parameters, num_parts)
+    return frozen_bytes * _part(model.num_parameters, num_parts) + adapter
+
+
+def _frozen_bytes(step: StepSizes) -> int:
+    """Bytes of a frozen number under an adapter."""
+    return MASTER_BYTES if step.spread.zero_stage else step.compute_bytes
+
+
+def _layer_casts(model: ModelSizes, step: StepSizes) -> int:
+    """c L P_layer, or c A where the layers have that precision already."""
+    if model.has_adapter and not step.spread.zero_stage:
+        return step.compute_bytes * model.num_adapter_parameters
+    return step.compute_bytes * model.num_layers * model.num_layer_parameters
+
+
+def _buckets(model: ModelSizes, spread: Spread) -> int:
+    """4 N with DDP, nothing with FSDP2, and with DeepSpeed what it sums at a time."""
+    if spread.is_fsdp2:
+        return 0
+    return MASTER_BYTES * (
+        min(model.num_trained_parameters, REDUCED_AT_ONCE)
+        if spread.zero_stage
+        else model.num_trained_parameters
+    )
+
+
+def _part(num_parameters: int, num_parts: int) -> int:
+    """P / parts, rounded up."""
+    return -(-num_parameters // num_parts)
+
+
+def _whole_units(model: ModelSizes, step: StepSizes) -> int:
+    """Bytes of units that are put together. With FSDP2: the last unit and two layers put together in c, the
+    gradient of a layer in c, and in float32 what is summed over the ranks, of the larger of the two. With
+    ZeRO-3 as many float32 weights as DeepSpeed leaves together."""
+    if step.spread.zero_stage == 3:
+        return MASTER_BYTES * min(model.num_parameters, KEPT_TOGETHER)
+    if not step.spread.is_fsdp2:
+        return 0
+    root, layer = model.num_root_parameters, model.num_layer_parameters
+    together = step.compute_bytes * (root + 2 * layer)
+    if model.has_adapter:
+        of_layer = model.num_adapter_layer_parameters
+        return together + 3 * step.compute_bytes * of_layer + MASTER_BYTES * of_layer
+    return together + step.compute_bytes * layer + MASTER_BYTES * max(root, layer)
+
+
 def _activations(model: ModelSizes, step: StepSizes) -> int:
     """What stays from the forward to the backward pass: of every layer all it keeps, or with recomputation
     its float32 input, 4 T L H."""
@@ -275,9 +307,9 @@ def _activations(model: ModelSizes, step: StepSizes) -> int:
 
 
 def _work(model: ModelSizes, step: StepSizes) -> int:
-    """Beside that, the larger of two: the head's work with what the last norm and the head keep and pass on,
-    16 T H; or a layer that is computed again, with the gradients on their way through it, T (4 H + 2 c I),
-    and the gradient of its largest tensor."""
+    """Bytes of the work beside that, the larger of two: the head's work with what the last norm and the head
+    keep and pass on, 16 T H; or a layer that is computed again, with the gradients on their way through it, T
+    (4 H + 2 c I), and the gradient of its largest tensor."""
     token = MASTER_BYTES * model.hidden
     in_head = 4 * step.num_tokens * token + _head(model, step)
     if not step.is_recomputed:

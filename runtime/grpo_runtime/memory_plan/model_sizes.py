@@ -6,15 +6,14 @@ from pathlib import Path
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from grpo_api.contract.resolved_sections import ResolvedLora
+from grpo_api.contract.run_config import ResolvedLora
 from grpo_api.v1alpha1.spec import Attention
 from grpo_runtime.errors import UserError
 from grpo_runtime.memory_plan.formulas import ModelSizes
-from grpo_runtime.model.language_model import language_model
-from grpo_runtime.model.layers import decoder_layers
+from grpo_runtime.model.language_model import decoder_layers, language_model
 from grpo_runtime.model.load import empty_policy
-from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.lora import add_adapter, is_of_adapter
+from grpo_runtime.model.source import LocalModel
 from grpo_runtime.trainer.policy import MASTER_DTYPE
 
 _NEEDED = ("hidden_size", "num_attention_heads", "vocab_size")
@@ -39,7 +38,7 @@ def model_sizes(model: PreTrainedModel) -> ModelSizes:
     config = model.config.get_text_config()
     if lacking := [name for name in _NEEDED if not isinstance(getattr(config, name, None), int)]:
         raise UserError(
-            f"the memory of {type(model).__name__} cannot be told: its config has no {lacking[0]}"
+            f"the memory of {type(model).__name__} cannot be estimated: its config has no {lacking[0]}"
         )
     inside = set(language_model(model).modules())
     layers = [layer for layer in decoder_layers(model) if layer in inside]
@@ -70,7 +69,7 @@ def model_sizes(model: PreTrainedModel) -> ModelSizes:
 
 
 def _intermediate(config: PreTrainedConfig) -> int:
-    """Of one token; a model that does not say has four times the hidden size."""
+    """Intermediate values of one token; a model that does not say has four times the hidden size."""
     of_expert = getattr(config, "moe_intermediate_size", None)
     num_experts = getattr(config, "num_experts_per_tok", None) or 1
     own = getattr(config, "intermediate_size", None) or 4 * config.hidden_size

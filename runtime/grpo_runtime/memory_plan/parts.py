@@ -1,7 +1,11 @@
-"""The lines of a plan. Pure."""
+"""What the plans of GPUs and of hosts share: their lines, and the bytes of a number. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from grpo_api.resolve import resolve
+from grpo_api.v1alpha1.job import GRPOJob
+from grpo_api.v1alpha1.spec import Dtype
 
 GIB = 2**30
 
@@ -22,3 +26,8 @@ def sum_of(parts: Iterable[Part]) -> int:
 def in_gib(num_bytes: int) -> str:
     """`12.3 GiB`."""
     return f"{num_bytes / GIB:.1f} GiB"
+
+
+def compute_bytes(job: GRPOJob) -> int:
+    """c of `formulas`: bytes of a number in the forward pass, and as engines hold it."""
+    return 2 if resolve(job).model.dtype is Dtype.BFLOAT16 else 4

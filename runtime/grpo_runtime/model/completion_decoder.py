@@ -22,8 +22,8 @@ class CompletionDecoder:
     def of(
         cls, tokenizer: PreTrainedTokenizerBase, generation_config: GenerationConfig | None = None
     ) -> "CompletionDecoder":
-        """With the ends of the tokenizer, and those of the model's generation_config.json, at which engines
-        stop too: a chat model may end its turns with a token that is not the tokenizer's."""
+        """A decoder with the end tokens of the tokenizer, and those of the model's generation_config.json, at
+        which engines stop too: a chat model may end its turns with a token that is not the tokenizer's."""
         ends = getattr(generation_config, "eos_token_id", None)
         more = ends if isinstance(ends, list) else [ends]
         known = {tokenizer.eos_token_id, tokenizer.pad_token_id, *more}

@@ -56,13 +56,13 @@ def replace_unknown_padding(tokenizer: PreTrainedTokenizerBase, config: PreTrain
 
 
 def _unknown(token_ids: int | list[int] | None, *, size: int) -> list[int]:
-    """Those that a model with `size` tokens has not."""
+    """The ids that a model with `size` tokens does not have."""
     every = token_ids if isinstance(token_ids, list) else [token_ids]
     return [token for token in every if token is not None and token >= size]
 
 
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-"""Those that vLLM's attention on CPU has kernels for. A test compares them with vLLM's."""
+"""Head sizes that vLLM's attention on CPU has kernels for. A test compares them with vLLM's."""
 
 
 def require_cpu_heads(config: PreTrainedConfig) -> None:

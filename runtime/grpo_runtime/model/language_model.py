@@ -1,4 +1,4 @@
-"""The part of a model that reads text, where the model takes pictures or sound beside it."""
+"""The part of a model that reads text, where the model takes pictures or sound beside it, and its layers."""
 
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -30,3 +30,14 @@ def freeze_other_parts(model: PreTrainedModel) -> None:
     for parameter in model.parameters():
         if parameter not in trained:
             parameter.requires_grad_(False)
+
+
+def decoder_layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
+    """The layers of `model`, inner ones first: the modules that transformers never splits over devices, or
+    else the members of its first list of modules. Empty for a model with neither."""
+    names = set(model._no_split_modules or ())
+    layers = [module for module in model.modules() if type(module).__name__ in names]
+    if not layers:
+        lists = (module for module in model.modules() if isinstance(module, nn.ModuleList))
+        layers = list(next(lists, ()))
+    return tuple(reversed(layers))

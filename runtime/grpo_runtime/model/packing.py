@@ -1,6 +1,6 @@
 """Sequences in one row, one after the other, so that no padding is computed. B sequences, T tokens.
 
-Only flash kernels keep them apart at no cost: they are told where each sequence begins, by positions that
+Only flash kernels keep them apart at no cost: they get where each sequence begins, by positions that
 begin anew, and compute no product across. Other kernels compute all of them and throw them away.
 """
 
@@ -32,7 +32,7 @@ class PackedRow:
     position_ids: torch.Tensor
     """[1, N], from 0 in each sequence."""
     scored: torch.Tensor
-    """[S], the places in the row whose hidden states predict a scored token."""
+    """[S], the positions in the row whose hidden states predict a scored token."""
 
 
 def pack(token_ids: torch.Tensor, mask: torch.Tensor) -> PackedRow:

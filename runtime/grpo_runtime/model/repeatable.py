@@ -3,7 +3,7 @@
 Some kernels of a GPU add in the order in which its threads arrive. torch has others, which
 `use_deterministic_algorithms` chooses. For an operator that has none, torch raises or only warns, as it is
 told. A run is not to end for that, so here it warns. But torch takes the repeatable backward pass of
-attention only where it would raise. So it is told to raise while attention is computed, and there alone.
+attention only where it would raise. So it is set to raise while attention is computed, and there alone.
 """
 
 import os
@@ -36,7 +36,7 @@ def choose_repeatable_kernels() -> None:
 
 @contextmanager
 def repeatable_sums() -> Iterator[None]:
-    """For all passes of this process within the block, on every device."""
+    """Makes sums repeatable in all passes of this process within the block, on every device."""
     # it would overwrite memory that is about to be overwritten
     deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # a property of the module
     attention = ALL_ATTENTION_FUNCTIONS[_SDPA]
@@ -66,7 +66,7 @@ def _repeatable(attention: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _node_of(output: torch.Tensor) -> torch.autograd.graph.Node | None:
-    """That of torch's attention in the graph of an output; None where it is made of other operators."""
+    """The node of torch's attention in the graph of an output; None where it is made of other operators."""
     node = output.grad_fn
     for _ in range(_FURTHEST_NODE):
         if node is None or node.name().startswith("ScaledDotProduct"):

@@ -10,9 +10,8 @@ import torch
 from huggingface_hub import save_torch_state_dict
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from grpo_runtime.model.adapter_files import write_adapter_config
-from grpo_runtime.model.local_model import LocalModel
-from grpo_runtime.model.lora import has_adapter
+from grpo_runtime.model.lora import has_adapter, write_adapter_config
+from grpo_runtime.model.source import LocalModel
 from grpo_runtime.model.weights import saved_weights
 
 ORIGIN = "origin.json"

@@ -1,14 +1,14 @@
 """`model.source`: from a URL in the spec to a directory with a model in it."""
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_api.source import Scheme, parse_source
 from grpo_api.v1alpha1.spec import HubSpec, ModelSpec
 from grpo_runtime.errors import UserError
-from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.storage.hub import download
-from grpo_runtime.storage.source_paths import path_of, root_of, whereabouts
+from grpo_runtime.storage.paths import link_out_of, path_of, root_of, whereabouts
 
 logger = logging.getLogger(__name__)
 
@@ -16,6 +16,27 @@ HUB_FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.txt", "*.
 """Files of a repository that are downloaded: weights, configuration, tokenizer, chat template."""
 NOT_HUB_FILES = ("*/*", "consolidated*.safetensors")
 """Files that are not downloaded: other formats of the same weights, most of them in folders."""
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """A Hugging Face directory that the trainer and vLLM can load, and where it came from."""
+
+    folder: Path
+    source: str
+    """`model.source` of the job."""
+    commit: str | None
+    """The commit of an `hf://` model."""
+    root: Path | None = None
+    """Folder that its files may link into; None for `folder` alone."""
+
+    def file(self, name: str) -> Path | None:
+        """A file of the model, None where there is none. Raises UserError for a link out of `root`: it may
+        have been changed in its volume since it was checked."""
+        path = self.folder / name
+        if (outside := link_out_of(self.root or self.folder, path)) is not None:
+            raise UserError(f"{self.source}: {name} is a link to {outside}, which is not in that volume")
+        return path if path.is_file() else None
 
 
 def import_for(model: ModelSpec) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from grpo_runtime.model.char_tokenizer import char_tokenizer
 from grpo_runtime.model.save import save_policy
 
 MAX_LENGTH_TOKENS = 512
@@ -21,6 +21,11 @@ _INIT_STD = 0.02
 """Small enough to start near the uniform distribution; with 0.05 the policy stops improving half way through
 the reverse task."""
 _SEED = b"grpo tiny 1"
+PAD, EOS, UNKNOWN = "<|pad|>", "<|eos|>", "<|unk|>"
+CHARACTERS = "\n" + "".join(chr(code) for code in range(0x20, 0x7F))
+# How the vocabulary of byte-level BPE spells these two bytes; it has all other characters as they are. Every
+# Qwen2 tokenizer is byte-level BPE, and transformers loads ours as one too.
+_BYTE_LEVEL = {" ": "Ġ", "\n": "Ċ"}
 
 
 def write_tiny_model(into: Path) -> None:
@@ -37,6 +42,28 @@ def write_tiny_model(into: Path) -> None:
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     save_policy(model, tokenizer=tokenizer, into=into)
+
+
+def char_tokenizer(*, max_length_tokens: int) -> PreTrainedTokenizerFast:
+    """A tokenizer of 99 tokens: padding, end of sequence, unknown, newline and printable ASCII.
+
+    It adds no special token by itself: a prompt is exactly its characters.
+    """
+    spelled = [_BYTE_LEVEL.get(character, character) for character in CHARACTERS]
+    vocabulary = {token: index for index, token in enumerate([PAD, EOS, UNKNOWN, *spelled])}
+    # without merges every character stays a token
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=EOS,
+        unk_token=UNKNOWN,
+        model_max_length=max_length_tokens,
+        clean_up_tokenization_spaces=False,
+        padding_side="left",
+    )
 
 
 def _config(tokenizer: PreTrainedTokenizerBase) -> Qwen2Config:

@@ -58,7 +58,7 @@ class WeightsByName:
         self._parameters = parameters
         self._parameter_of: dict[str, str] = {}
         self._unread: dict[str, dict[str, torch.Tensor]] = {}
-        """By parameter, the weights made of it that nobody has read yet."""
+        """Weights that nobody has read yet, by the parameter that they are made of."""
         self.layout: dict[str, torch.Tensor] = {}
         """By name, a tensor on the device meta with the weight's dtype and shape."""
         for name, parameter in parameters.items():
@@ -109,7 +109,7 @@ def _alone(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _names_in_files(folder: Path) -> Iterable[str]:
-    """Of the weights that transformers loads: of one file, or else of those in an index."""
+    """Names of the weights that transformers loads: of one file, or else of those in an index."""
     if (folder / SAFE_WEIGHTS_NAME).is_file():
         with safe_open(folder / SAFE_WEIGHTS_NAME, framework="pt") as file:
             return list(file.keys())

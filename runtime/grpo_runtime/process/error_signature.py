@@ -17,8 +17,8 @@ _MODULES_THAT_MAY_PASS = frozenset(
     {"aiohttp", "botocore", "grpc", "grpo_runtime", "http.client", "httpcore", "httpx", "huggingface_hub",
      "multiprocessing", "ray", "requests", "safetensors_rust", "torch.distributed", "urllib3", "vllm", "zmq"}
 )  # fmt: skip
-"""Whose errors tell of the network, of other processes, of engines, or of a damaged file. Ours are raised on
-purpose and say by their exit code whether a retry helps."""
+"""Libraries whose errors are about the network, of other processes, of engines, or of a damaged file. Ours
+are raised on purpose and say by their exit code whether a retry helps."""
 _TYPES_THAT_MAY_PASS = frozenset({"torch.OutOfMemoryError", "torch.AcceleratorError"})
 _TEXTS_THAT_MAY_PASS = re.compile(
     r"cuda|nccl|cudnn|cublas|cusolver|\bhip\b|\bgpus?\b|out of memory|collective|gloo|network|connect|socket"

@@ -1,4 +1,4 @@
-"""From an exception to exit code, reason and message, and from a rank that failed to its supervisor."""
+"""Turns an exception into exit code, reason and message, and passes them from a rank to its supervisor."""
 
 import logging
 import re
@@ -90,7 +90,7 @@ def _abort_path(run_dir: Path, local_rank: int) -> Path:
 
 
 def _is_effect(error: BaseException) -> bool:
-    """Whether another process is the cause. A library tells of a connection that broke in its own words."""
+    """Whether another process is the cause. A library reports a broken connection in its own words."""
     if isinstance(error, KnownError):
         return error.is_effect
     return isinstance(error, ConnectionError) or _BROKEN_CONNECTION.search(str(error)) is not None

@@ -1,5 +1,10 @@
-"""A process that answers each line of JSON with one line: its parent starts it, asks it within a deadline,
-and ends it with everything it started. `line_pipes` is the other side."""
+"""A process that answers each line of JSON with one line, from both sides.
+
+`LineWorker` is the parent's: it starts the process, asks it within a deadline, and ends it with everything it
+started. The functions below it are for the process itself, which runs the user's code. That may print and
+read: its stdout is the process's stderr, and its stdin is empty. An event loop reads the requests, so what
+the user's code has left running there continues while the process waits for one.
+"""
 
 import asyncio
 import contextlib
@@ -7,13 +12,17 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO, TypeVar
 
 from grpo_runtime.errors import UserError
 
+T = TypeVar("T")
+
 START_TIMEOUT_SECONDS = 120.0
 """Covers the import of the user's module, which may import torch on a busy machine."""
+MAX_REASON_CHARACTERS = 2000
+"""The reason of a failure is cut to this length."""
 _MAX_LINE_BYTES = 1 << 26
 
 
@@ -133,3 +142,42 @@ class LineWorker:
             raise WorkerFailedError(f"its process ended with code {await self._process.wait()}")
         reply: dict[str, Any] = json.loads(line)
         return reply
+
+
+async def private_pipes() -> tuple[asyncio.StreamReader, TextIO]:
+    """Move the protocol's pipes away from file descriptors 0 and 1, which any library may use. The running
+    event loop reads the requests."""
+    # a request may be as long as it is
+    requests = asyncio.StreamReader(limit=sys.maxsize)
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(requests), os.fdopen(os.dup(0), "rb", buffering=0)
+    )
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return requests, replies
+
+
+def announce(replies: TextIO, load: Callable[[], T]) -> T | None:
+    """What `load` returns, once that has been reported to the parent; or None, once the reason has been."""
+    try:
+        found = load()
+    except UserError as error:
+        send(replies, {"user_error": str(error)})
+        return None
+    send(replies, {"ready": True})
+    return found
+
+
+def send(replies: TextIO, message: dict[str, Any]) -> None:
+    """Write one line."""
+    replies.write(json.dumps(message) + "\n")
+    replies.flush()
+
+
+def failure_reply(error: BaseException, *, trace: str) -> dict[str, Any]:
+    """The reply when the user's code has raised."""
+    sentence = f"{type(error).__name__}: {error}"[:MAX_REASON_CHARACTERS]
+    return {"error": sentence, "traceback": trace[-MAX_REASON_CHARACTERS:]}

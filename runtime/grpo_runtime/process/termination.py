@@ -1,5 +1,7 @@
-"""How process 1 of a pod says why it ended, within what Kubernetes keeps of it."""
+"""Why a process ended: the termination message of process 1 of a pod, within what Kubernetes keeps of it, and
+what a signal that killed it mostly means."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -17,10 +19,17 @@ def termination_message(exit_code: int, message: str, *, rank: int | None = None
     )
 
 
+def was_killed_by(number: int) -> str:
+    """The end of a sentence that names the process: by which signal, and what that mostly means."""
+    hint = "; mostly this means out of memory" if number == signal.SIGKILL else ""
+    return f"was killed by {signal.Signals(number).name}{hint}"
+
+
 def write_termination_message(message: TerminationMessage, *, termination_log: Path) -> int:
     """Write why this process ends to `termination_log` and print it; returns the exit code to end with.
 
-    Outside a container that file can often not be written. The exit code and the printed sentence still tell.
+    Outside a container that file can often not be written. The exit code and the printed sentence still say
+    it.
     """
     print(f"{message.reason} (exit code {message.exit_code}): {message.message}", file=sys.stderr, flush=True)
     try:
@@ -31,7 +40,7 @@ def write_termination_message(message: TerminationMessage, *, termination_log: P
 
 
 def bounded_json(message: TerminationMessage) -> str:
-    """The JSON of a termination message, within its limit: first what is told of single engines is left out,
+    """The JSON of a termination message, within its limit: first the notes on single engines are left out,
     then the progress, then text."""
     text = _as_json(message)
     if _is_too_long(text) and message.progress is not None:

@@ -1,88 +1,269 @@
-"""metrics.jsonl: one line for each step of each attempt, and the reader that knows which lines count."""
+"""Every metric of a step by its name; there is no other list of them.
 
-import json
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+To add one, give its value and add a row here. Values of completions and of weight syncs are made here, those
+of rewards and of the loss in `algorithm`, and others where the trainer puts the metrics of a step together.
+Reward functions cannot log a metric under a name that is listed.
+"""
 
-from grpo_runtime.storage.files import sync_directory
-from grpo_runtime.storage.volume_errors import volume_errors_named
+import re
+import zlib
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-METRICS_FILE = "metrics.jsonl"
+from grpo_runtime.report.phases import ENGINES, PAUSED, RATE, SENT_BYTES, UPDATE_RATIO
+
+if TYPE_CHECKING:  # it imports torch, and a pool of reward functions needs the names alone
+    from grpo_runtime.rollouts.interface import Rollout, SyncReport
+
+METRICS = {
+    "reward": "mean of the weighted sum of all rewards",
+    "reward_std": "its standard deviation over the batch",
+    "rewards/NAME/mean": "mean of one reward function",
+    "rewards/NAME/std": "its standard deviation",
+    "rewards/NAME/failures": "completions to which it gave no reward because it failed",
+    "rewards/NAME/failed_calls": "groups that it failed on as a whole",
+    "frac_reward_zero_std": (
+        "share of completions whose whole group got the same reward: nothing is learned from them"
+    ),
+    "steps_without_signal/no_reward": (
+        "of the newest steps in a row that taught nothing, those in which no completion had a reward; these "
+        "three are there only while the newest step taught nothing, and one that is 0 is left out"
+    ),
+    "steps_without_signal/equal_rewards": (
+        "those in which no two completions of a prompt had different rewards, so that all advantages were 0"
+    ),
+    "steps_without_signal/zero_gradient": "those in which advantages were not 0, but the gradient was",
+    "loss": "near 0 on policy by construction: look at the reward",
+    "entropy": (
+        "of the policy's next token, nats; this and what follows up to `batch/micro_batches`, but for "
+        "`grad_norm` and `learning_rate`, is over the tokens that were computed"
+    ),
+    "grad_norm": "before clipping, mean of the step's updates; left out where none was finite",
+    "skipped_updates": (
+        "updates of the step that were left out because their gradient was not finite; after "
+        "`algorithm.maxNonFiniteSteps` steps in a row without any update the job fails"
+    ),
+    "learning_rate": "of this step",
+    "clip_ratio/low_mean": "share of tokens clipped below",
+    "clip_ratio/low_min": "least share in a sequence",
+    "clip_ratio/high_mean": "share of tokens clipped above",
+    "clip_ratio/high_max": "greatest share in a sequence",
+    "clip_ratio/region_mean": "share of tokens clipped at all",
+    "cispo_clip_ratio": "share of tokens whose weight is capped, with lossType cispo",
+    "vespo/phi_seq_mean": "mean weight of a sequence, with lossType vespo",
+    "entropy_coef": (
+        "coefficient of the entropy bonus in this step, with `algorithm.entropy`; 0 while the entropy is "
+        "above its target"
+    ),
+    "kl": "estimated divergence from the reference policy, nats a token, with `algorithm.kl`",
+    "sampling/sampling_logp_difference/mean": "absolute difference of trainer's and engine's logprobs, nats",
+    "sampling/sampling_logp_difference/max": "greatest",
+    "sampling/importance_sampling_ratio/min": (
+        "least ratio of trainer to engine probability of a token, after the correction; without one it is "
+        "not there"
+    ),
+    "sampling/importance_sampling_ratio/mean": "its mean",
+    "sampling/importance_sampling_ratio/max": "greatest",
+    "batch/micro_batches": (
+        "forward and backward passes of each training process for the batch of a step, in each of "
+        "`algorithm.numIterations`"
+    ),
+    "batch/padding_share": "share of the tokens in them that is padding",
+    "batch/computed_share": (
+        "share of the completion tokens that was computed: a completion of advantage 0 changes no gradient, "
+        "so it is left out"
+    ),
+    "completions/mean_length": "tokens",
+    "completions/min_length": "tokens",
+    "completions/max_length": "tokens",
+    "completions/mean_terminated_length": "of completions that ended by themselves; 0 when none did",
+    "completions/min_terminated_length": "likewise",
+    "completions/max_terminated_length": "likewise",
+    "completions/clipped_ratio": "share of completions cut at `sampling.maxTokens`",
+    "completions/crc32": (
+        "checksum of all tokens of the step: two runs are the same up to the first step where it differs"
+    ),
+    "dynamic_sampling/rounds": "with `algorithm.dynamicSampling`: how often the step sampled",
+    "dynamic_sampling/generated_groups": "groups that it sampled",
+    "dynamic_sampling/dropped_groups": (
+        "those of them in which all rewards were equal, and which it was not trained on"
+    ),
+    "dynamic_sampling/generated_reward": (
+        "mean reward of all that were sampled; `reward` is of those that are trained on"
+    ),
+    "num_tokens": "prompt and completion tokens of the whole run so far",
+    "tokens_per_second": (
+        "sampled tokens of the step, also of groups that were dropped, by its whole duration"
+    ),
+    "step_time": "seconds",
+    "time/sync_seconds": "the weight sync before the step",
+    "time/generate_seconds": "sampling",
+    "time/score_seconds": (
+        "waiting for rewards after the last completion was finished: groups are scored while others are "
+        "generated"
+    ),
+    "time/train_seconds": "loss, gradients, optimizer",
+    "checkpoint/waited_seconds": (
+        "what training waited for at a save that was begun since the record before: its copies, and the end "
+        "of the save before it"
+    ),
+    "checkpoint/seconds": (
+        "of a save that was committed since the record before: from its first copy to its commit"
+    ),
+    "time/evaluate_seconds": (
+        "the evaluation after the step, with its weight sync; it is no part of `step_time`"
+    ),
+    "time/digest_seconds": "the digest of the weights for the journal",
+    "eval/reward": "mean reward of `dataset.eval` with the weights after the step",
+    "eval/failed": (
+        "1 where its rewards failed, so that the step has no other `eval/` metric; training continues. 0 "
+        "where they did not"
+    ),
+    "eval/rewards/NAME/mean": "the same of one function",
+    "eval/completions/mean_length": "length of its completions in tokens",
+    "eval/completions/clipped_ratio": "share of them that were cut at `sampling.maxTokens`",
+    "dataset/overlong_prompts": (
+        "prompts left out of the run because they are longer than `engine.maxModelLen` minus "
+        "`sampling.maxTokens`; the log names the first"
+    ),
+    "dataset/unreadable_answers": (
+        "prompts left out of the run because a built-in reward, such as `math_verify`, cannot read their "
+        "answer and would give 0 to the answer itself; the log names the first ones"
+    ),
+    "journal/replayed_samples": (
+        "samples of the step that were taken from the journal and not generated; such a step has no "
+        "`tokens_per_second`, and without any other sample no `sync/`"
+    ),
+    "journal/weights_checksum": (
+        "first 32 bits of the digest of the weights after the step: two runs are the same up to the first "
+        "step where it differs"
+    ),
+    "journal/digest_differs": (
+        "in a step that was trained before: 1 when its weights are not those of before, else 0"
+    ),
+    "sync/pack_seconds": "copying the weights into buffers",
+    "sync/write_seconds": (
+        "with Disk: what engines waited for the version to be in the store; they are not paused meanwhile"
+    ),
+    "sync/pause_seconds": "each phase: the slowest engine's",
+    "sync/init_seconds": "connecting, on the first sync of an engine",
+    "sync/start_seconds": "opening the update",
+    "sync/transfer_seconds": (
+        "all bytes there and checked; in mode Colocated only names and shapes, because no bytes are sent, "
+        "unless `engine.process` is `Own`"
+    ),
+    "sync/finish_seconds": "loading them into the model",
+    "sync/resume_seconds": "letting the engine continue",
+    "sync/verify_seconds": "the probe prompt",
+    "sync/admit_seconds": "taking the engine into service with the new weights",
+    "sync/wake_weights_seconds": "in mode Colocated: taking the memory of the weights again",
+    "sync/wake_kv_cache_seconds": "in mode Colocated: the same for the KV cache",
+    "sync/paused_seconds": (
+        "from the call that pauses an engine to its answer that it has resumed: the slowest engine's; not in "
+        "mode Colocated, where engines have no work then"
+    ),
+    "sync/bytes": "size of the weights",
+    "sync/sent_bytes": (
+        "what left the trainer, with the tag of each stream: once for each group of engines by Gloo, however "
+        "many are in it, once for each engine by SharedMemory, nothing by InProcess; broken transfers count "
+        "as far as they came"
+    ),
+    "sync/update_bytes": (
+        "with `weightSync.sparse`: what changed, with its index and the tag; the size of all weights where "
+        "they are sent"
+    ),
+    "sync/update_ratio": (
+        "the same by `sync/bytes`: 1 where all weights are sent, in float32 at nearly every step"
+    ),
+    "sync/gigabytes_per_second": (
+        "rate into the slowest engine: `sync/bytes` by `sync/transfer_seconds`; left out where nothing was "
+        "sent"
+    ),
+    "sync/engines": "engines that got them",
+    "sync/failed_engines": "engines that did not, and left the fleet",
+    "sync/max_probe_error": (
+        "mean difference to the trainer's logprobs of the probe, nats a token, of the engine where it is "
+        "greatest"
+    ),
+    "step": "finished steps (Prometheus only)",
+    "attempt": "the attempt that made the step, counted from 1 (Prometheus only)",
+    "engines/desired": "engines the run was planned with (Prometheus only)",
+    "engines/known": "engines that have answered and are not lost (Prometheus only)",
+    "engines/current": "engines with the newest, verified weights (Prometheus only)",
+    "engines/hung": "engines that hang (Prometheus only)",
+}
+"""By name, what it means: `make generate` writes them into docs/reference.md. NAME is any reward function."""
+_PATTERNS = (*METRICS, "sync/PHASE_seconds", "time")
+_OWN = re.compile("|".join(re.sub("NAME|PHASE", "[^/]+", name) for name in _PATTERNS))
 
 
-@dataclass(frozen=True)
-class MetricsRecord:
-    """One finished step. `step` counts from 1, `time` is in seconds since 1970."""
-
-    attempt: int
-    step: int
-    time: float
-    values: Mapping[str, float]
-    """By TRL's names. Of several records of one step `read_metrics` returns the one that counts."""
+def is_own_metric(name: str) -> bool:
+    """Whether the run itself reports a metric of that name, in some steps at least."""
+    return _OWN.fullmatch(name) is not None
 
 
-class MetricsFile:
-    """Appends records to the metrics file in `folder`; every record is on disk before `write` returns.
+def completion_metrics(rollouts: "Sequence[Rollout]") -> dict[str, float]:
+    """Lengths in sampled tokens of all completions and of the terminated ones, and the ratio of those that
+    were clipped.
 
-    Raises VolumeFullError, with the name of the volume, when no space is left there.
+    As in TRL the terminated lengths are 0 when no completion is terminated. `completions/crc32` is a checksum
+    over all tokens in order: two runs were the same up to the first step in which it differs.
     """
-
-    def __init__(self, folder: Path) -> None:
-        path = folder / METRICS_FILE
-        self._folder = folder
-        with volume_errors_named(folder):
-            is_torn = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size > 0
-            self._file = path.open("a")
-            # otherwise a power cut could remove a new file's name, and with it every record
-            sync_directory(folder)
-            if is_torn:
-                # the last writer was killed in the middle of a line: begin a new one
-                self._file.write("\n")
-
-    def write(self, record: MetricsRecord) -> None:
-        """Append one line."""
-        # attempt, step and time come last, so that a user's own metric cannot replace them
-        line = {**record.values, "attempt": record.attempt, "step": record.step, "time": record.time}
-        with volume_errors_named(self._folder):
-            self._file.write(json.dumps(line, allow_nan=False) + "\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
-
-    def close(self, *, has_failed: bool = False) -> None:
-        """Close the file."""
-        self._file.close()
+    lengths = [rollout.num_sampled for rollout in rollouts]
+    terminated = [rollout.num_sampled for rollout in rollouts if rollout.is_terminated]
+    return {
+        **_statistics("completions/{}_length", lengths),
+        **_statistics("completions/{}_terminated_length", terminated or [0]),
+        "completions/clipped_ratio": 1.0 - len(terminated) / len(rollouts),
+        "completions/crc32": float(_checksum(rollouts)),
+    }
 
 
-def read_metrics(path: Path) -> list[MetricsRecord]:
-    """The records that count, by step: where attempts overlap, those of the later attempt.
+def sync_metrics(sync: "SyncReport") -> dict[str, float]:
+    """Seconds of each phase and of the pause for the slowest engine, bytes, engines, and the largest error of
+    the probe.
 
-    An attempt that resumed at a step also undoes what earlier attempts had logged beyond that step. A line
-    that was cut short by a kill is left out; the list has gaps only if the file was damaged.
+    The rate is that at which weights reached the slowest engine: their size by the seconds of `transfer`. It
+    is left out where nothing was sent. With `weightSync.sparse` there are also the bytes of what changed,
+    with its index, and their share in all weights: 1 where all are sent.
     """
-    by_attempt: dict[int, dict[int, MetricsRecord]] = {}
-    for record in parse_metrics(path.read_text()):
-        by_attempt.setdefault(record.attempt, {})[record.step] = record
-    counting: dict[int, MetricsRecord] = {}
-    for _, records in sorted(by_attempt.items()):
-        first = min(records)
-        counting = {step: record for step, record in counting.items() if step < first} | records
-    return [counting[step] for step in sorted(counting)]
+    metrics = {f"sync/{phase}_seconds": seconds for phase, seconds in sync.phase_seconds.items()}
+    metrics |= {
+        "sync/bytes": float(sync.num_bytes),
+        SENT_BYTES: float(sync.num_bytes_sent),
+        ENGINES: float(len(sync.synced)),
+        "sync/failed_engines": float(len(sync.failed)),
+        "sync/max_probe_error": sync.max_probe_error,
+    }
+    if sync.num_update_bytes is not None and sync.num_bytes > 0:
+        metrics["sync/update_bytes"] = float(sync.num_update_bytes)
+        metrics[UPDATE_RATIO] = min(1.0, sync.num_update_bytes / sync.num_bytes)
+    transfer_seconds = sync.phase_seconds.get("transfer", 0.0)
+    if sync.num_bytes_sent > 0 and transfer_seconds > 0:
+        metrics[RATE] = sync.num_bytes / 1e9 / transfer_seconds
+    if sync.paused_seconds is not None:
+        metrics[PAUSED] = sync.paused_seconds
+    return metrics
 
 
-def parse_metrics(text: str) -> list[MetricsRecord]:
-    """Every record in lines of a metrics file, in order; a line that was cut short is left out."""
-    records = []
-    for line in text.splitlines():
-        try:
-            found: dict[str, Any] = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        records.append(
-            MetricsRecord(
-                attempt=found.pop("attempt"), step=found.pop("step"), time=found.pop("time"), values=found
-            )
-        )
-    return records
+def count_tokens(rollouts: "Sequence[Rollout]") -> tuple[int, int]:
+    """The number of tokens of all prompts, each as often as it was completed, and of all completions."""
+    prompts = sum(len(rollout.prompt_ids) for rollout in rollouts)
+    return prompts, sum(len(rollout.completion_ids) for rollout in rollouts)
+
+
+def _checksum(rollouts: "Sequence[Rollout]") -> int:
+    checksum = 0
+    for rollout in rollouts:
+        tokens = array("q", (len(rollout.completion_ids), *rollout.completion_ids))
+        checksum = zlib.crc32(tokens.tobytes(), checksum)
+    return checksum
+
+
+def _statistics(pattern: str, lengths: Sequence[int]) -> dict[str, float]:
+    return {
+        pattern.format("mean"): sum(lengths) / len(lengths),
+        pattern.format("min"): float(min(lengths)),
+        pattern.format("max"): float(max(lengths)),
+    }

@@ -1,18 +1,50 @@
-"""Where the seconds of a step go, who is idle meanwhile, and which split of GPUs would shorten it."""
+"""Where the seconds of a step go: how they are measured, who is idle meanwhile, which split of GPUs would
+shorten the step, and what its weight sync costs. Standard library only: `grpo-runtime plot` reads it.
+"""
 
+import contextlib
+import re
 import statistics
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from grpo_runtime.report.sync_cost import ENGINES
-
-_PHASE = "time/{}_seconds"
+_STEP_TIME, _PHASE = "step_time", "time/{}_seconds"
 PHASES = ("sync", "generate", "score", "train", "digest")
 """In their order in a step; `other` is what is left of it."""
 MIN_GAIN = 0.05
 """A split that saves less than this share of a step is not suggested."""
 _WARM_UP_STEPS = 1
 """The first step of an attempt compiles and fills caches."""
+ENGINES = "sync/engines"
+PAUSED = "sync/paused_seconds"
+SENT_BYTES = "sync/sent_bytes"
+UPDATE_RATIO = "sync/update_ratio"
+RATE = "sync/gigabytes_per_second"
+_SYNC_PHASE = re.compile(r"sync/(?P<phase>\w+)_seconds")
+
+
+class Stopwatch:
+    """Measures named phases of one step, from its creation on. `clock` says the time in seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._started = clock()
+        self._phases: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Measure the body of a `with` statement, in addition to others of that name."""
+        started = self._clock()
+        try:
+            yield
+        finally:
+            self._phases[name] = self._phases.get(name, 0.0) + self._clock() - started
+
+    def seconds(self) -> dict[str, float]:
+        """`step_time`, and `time/PHASE_seconds` of each phase."""
+        phases = {_PHASE.format(name): seconds for name, seconds in self._phases.items()}
+        return {_STEP_TIME: self._clock() - self._started, **phases}
 
 
 @dataclass(frozen=True)
@@ -38,14 +70,14 @@ class Split:
 def step_seconds(steps: Sequence[Mapping[str, float]]) -> StepSeconds | None:
     """The medians over `steps`, which are the metrics of each step in order, without the first. None when no
     step was measured."""
-    measured = [step for step in steps if "step_time" in step]
+    measured = [step for step in steps if _STEP_TIME in step]
     measured = measured[_WARM_UP_STEPS:] or measured
     if not measured:
         return None
     phases = {
         phase: statistics.median(step.get(_PHASE.format(phase), 0.0) for step in measured) for phase in PHASES
     }
-    total = statistics.median(step["step_time"] for step in measured)
+    total = statistics.median(step[_STEP_TIME] for step in measured)
     phases = {phase: seconds for phase, seconds in phases.items() if seconds > 0}
     phases["other"] = max(0.0, total - sum(phases.values()))
     engines = [step[ENGINES] for step in measured if ENGINES in step]
@@ -83,3 +115,34 @@ def better_split(
     if best is None or best.step_seconds > (1 - MIN_GAIN) * seconds.step:
         return None
     return best
+
+
+def phase_of(metric: str) -> str | None:
+    """The phase of a sync whose seconds a metric has; None for any other metric."""
+    match = _SYNC_PHASE.fullmatch(metric)
+    return match["phase"] if match and metric != PAUSED else None
+
+
+def describe_syncs(steps: Sequence[Mapping[str, float]]) -> str:
+    """The medians of the metrics of these steps as a sentence; empty where no step has them. Metrics that
+    no step has are left out."""
+    seconds, of_step = _median(steps, _PHASE.format("sync")), _median(steps, _STEP_TIME)
+    if seconds is None or not of_step:
+        return ""
+    parts = [f"weight sync: {seconds:.3g} s of {of_step:.3g} s a step at the median"]
+    paused, sent, rate = (_median(steps, name) for name in (PAUSED, SENT_BYTES, RATE))
+    if paused is not None:
+        parts.append(f"engines paused for {paused:.3g} s")
+    ratio = _median(steps, UPDATE_RATIO)
+    if ratio is not None:
+        parts.append(f"what changed is {ratio:.2%} of the bytes of all weights")
+    if sent:
+        at = "" if rate is None else f", {rate:.3g} GB/s to each engine"
+        size = f"{sent / 1e9:.3g} GB" if sent >= 1e9 else f"{sent / 1e6:.3g} MB"
+        parts.append(f"{size} sent{at}")
+    return "; ".join(parts)
+
+
+def _median(steps: Sequence[Mapping[str, float]], name: str) -> float | None:
+    values = [step[name] for step in steps if name in step]
+    return statistics.median(values) if values else None

@@ -1,6 +1,6 @@
 """Where each training process of a pod is: it writes that down as it goes, and its supervisor reads it.
 
-It is memory that both map, because a process that stands still cannot be asked. Needs no torch.
+It is memory that both map, because a process that is blocked cannot be asked. Needs no torch.
 """
 
 import faulthandler
@@ -17,7 +17,7 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 STACKS_SIGNAL = signal.SIGUSR1
-"""A process that tells its position prints the stacks of its threads when it gets this signal, whatever it
+"""A process that reports its position prints the stacks of its threads when it gets this signal, whatever it
 waits in. Others would be ended by it."""
 _NAME = "position-"
 _NUMBERS = struct.Struct("<QQQd")
@@ -43,7 +43,7 @@ class Position:
 
 
 class OwnPosition:
-    """That of this process. Without a file nobody reads it."""
+    """The position of this process. Without a file nobody reads it."""
 
     @classmethod
     def told_in(cls, run_dir: Path, *, local_rank: int) -> "OwnPosition":
@@ -82,7 +82,7 @@ class OwnPosition:
         self._memory[: len(record)] = record
 
     def moved(self, *, work: int = 0) -> None:
-        """It goes on with what it does."""
+        """It continues with what it does."""
         self.at(self._what, work=work)
 
 

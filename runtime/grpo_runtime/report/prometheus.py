@@ -10,8 +10,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from grpo_api.contract.run_config import JobRef
+from grpo_runtime.report.phases import phase_of
 from grpo_runtime.report.sink import StepRecord
-from grpo_runtime.report.sync_cost import phase_of
 from grpo_runtime.storage.files import write_atomically
 
 PROMETHEUS_FILE = "metrics.prom"
@@ -41,7 +41,7 @@ class PrometheusFile:
             "engines/desired": engines.desired,
             "engines/known": engines.known,
             "engines/current": engines.current,
-            "engines/frozen": len(engines.hung or ()),
+            "engines/hung": len(engines.hung or ()),
         }
         write_atomically(self._path, prometheus_text(metrics, labels=self._labels))
 
@@ -78,7 +78,7 @@ class _Gauge:
     values: dict[tuple[str, ...], float]
 
     def family(self, metric: str) -> GaugeMetricFamily:
-        """As prometheus_client writes it."""
+        """The metric as prometheus_client writes it."""
         family = GaugeMetricFamily(metric, self.help_text, labels=self.label_names)
         for label_values, value in self.values.items():
             family.add_metric(label_values, value)
@@ -86,7 +86,7 @@ class _Gauge:
 
 
 class _Collected(Collector):
-    """What was collected already."""
+    """Metrics that were collected already."""
 
     def __init__(self, families: Sequence[GaugeMetricFamily]) -> None:
         self._families = families

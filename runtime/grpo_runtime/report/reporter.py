@@ -14,16 +14,31 @@ from grpo_api.contract.progress import EngineCounts, EngineNote, Progress, Train
 from grpo_api.contract.run_config import JobRef
 from grpo_api.judge.engines import NO_ENGINE_SECONDS
 from grpo_api.v1alpha1.status import ConditionType
-from grpo_runtime.report.engine_notes import stopped, stopped_message, with_notes, without_weights_message
-from grpo_runtime.report.generation import still_message
-from grpo_runtime.report.progress import ProgressFile, read_progress
-from grpo_runtime.report.sample import Sample
+from grpo_runtime.report.metrics_file import MetricsFile
+from grpo_runtime.report.progress import STILL_SECONDS, ProgressFile, read_progress
+from grpo_runtime.report.prometheus import PrometheusFile
+from grpo_runtime.report.samples import Sample, SampleTables
 from grpo_runtime.report.sink import OpenSink, SinkContext, StepRecord
-from grpo_runtime.report.sinks import SINKS
-from grpo_runtime.report.still import STILL_SECONDS
+from grpo_runtime.report.tensorboard import TensorBoardFiles
+from grpo_runtime.report.waiting import (
+    still_message,
+    stopped,
+    stopped_message,
+    with_notes,
+    without_weights_message,
+)
 from grpo_runtime.rollouts.interface import Generation
 
 logger = logging.getLogger(__name__)
+
+SINKS: tuple[OpenSink, ...] = (
+    lambda context: MetricsFile(context.output_dir),
+    lambda context: TensorBoardFiles(context.output_dir, start_step=context.start_step),
+    lambda context: SampleTables(context.output_dir, start_step=context.start_step),
+    lambda context: PrometheusFile(context.run_dir, job=context.job),
+)
+"""The sinks of every run, in the order in which they get a step: metrics.jsonl first, already on disk when
+the others get it. Trackers, which a job names, are in `trackers`."""
 
 
 class Reporter:
@@ -47,7 +62,7 @@ class Reporter:
         self._attempt = initial.attempt
         self._has_mismatch_bound = has_mismatch_bound
         self._reward_names = reward_names
-        self._num_done: int | None = None
+        self._num_sampled: int | None = None
         """Samples that were finished at the last report, while completions are sampled."""
         self._num_moved = 0
         self._needs_engines = True
@@ -77,13 +92,13 @@ class Reporter:
         that has lasted for NO_ENGINE_SECONDS, and what it waits for is said from STILL_SECONDS on.
 
         While completions are sampled, only one that was finished is a sign of life: rank 0 itself lives on
-        when all engines hang. Engines `without_weights` are told of in every report until the next call.
+        when all engines hang. Engines `without_weights` are named in every report until the next call.
         """
         self._without_weights = tuple(without_weights)
         engines = with_notes(engines, (*without_weights, *(stopped(generation) if generation else ())))
         num_done = generation.num_done if generation and engines.current else None
-        is_still = num_done is not None and num_done == self._num_done
-        self._num_done = num_done
+        is_still = num_done is not None and num_done == self._num_sampled
+        self._num_sampled = num_done
         if engines.current or not self._needs_engines:
             self._without_engine_since = None
             step = self.progress.latest.step + 1
@@ -115,7 +130,7 @@ class Reporter:
 
     def begins_round(self, *, needs_engines: bool) -> None:
         """Learn whether engines are needed for the completions that come next, so that a wait for them is
-        told as one."""
+        reported as such."""
         self._needs_engines = needs_engines
 
     def replaying(self, num_samples: int, *, step: int) -> None:
@@ -169,14 +184,14 @@ class Reporter:
         if no_signal is not None and not was_reported:
             logger.warning("%s: %s", ConditionType.NO_LEARNING_SIGNAL, no_signal.message)
 
-    def moves(self, message: str, *, num_bytes: int) -> None:
-        """Report that bytes are being written or uploaded, so many of them up to now. Only more of them are a
-        sign of life: rank 0 itself lives on when a volume or a store does not answer."""
+    def report_bytes(self, message: str, *, num_bytes: int) -> None:
+        """Report that `num_bytes` bytes have been written or uploaded so far. Only more of them are a sign of
+        life: rank 0 itself lives on when a volume or a store does not answer."""
         is_moving = num_bytes != self._num_moved
         self._num_moved = num_bytes
         self.progress.update(is_sign_of_life=is_moving, message=self._with_note(message))
 
-    def saved(self, step: int | None, *, seconds: float | None = None) -> None:
+    def report_checkpoint(self, step: int | None, *, seconds: float | None = None) -> None:
         """Report that the newest checkpoint is now that of `step`, and how long its save took, if this
         attempt has saved it."""
         known = self.progress.latest.checkpoint_seconds
@@ -185,15 +200,16 @@ class Reporter:
         self.progress.update(checkpoint_step=step, checkpoint_seconds=known)
 
     def close(self, state: TrainerState) -> None:
-        """Report how the attempt ended, and close the sinks: all of them, before what one of them raised
-        rises."""
+        """Report how the attempt ended, and close the sinks: all of them, before an exception
+        propagates."""
         self.progress.update(state=state, message="")
         with ExitStack() as all_sinks:
             for sink in reversed(self._sinks):
                 all_sinks.callback(sink.close)
 
     def fail(self) -> None:
-        """Close the sinks after an error, which is told elsewhere: what a sink raises now is a warning."""
+        """Close the sinks after an error, which is reported elsewhere: what a sink raises now is a
+        warning."""
         for sink in self._sinks:
             try:
                 sink.close(has_failed=True)
@@ -203,7 +219,7 @@ class Reporter:
 
 def _no_engine_message(engines: EngineCounts) -> str:
     answered = f"{engines.known} of {engines.desired} engines have answered"
-    if engines.known > engines.desired:  # more were asked for since, or one has taken the place of another
+    if engines.known > engines.desired:  # more were asked for since, or one has replaced another
         answered = f"{engines.known} engines have answered, and the attempt began with {engines.desired}"
     return f"no rollout engine has the newest weights: {answered}"
 

@@ -1,26 +1,54 @@
 """completions/: the completions of a step with their rewards, as a table, and its reader.
 
-Parquet, with one file for each step that is kept, so that pandas and `datasets` read a run as they are:
+A column of the table is a field of `Sample`. Parquet, with one file for each step that is kept, so that
+pandas and `datasets` read a run as they are:
 `load_dataset("parquet", data_files="completions/*.parquet")`.
 """
 
 import io
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo_runtime.errors import UserError
-from grpo_runtime.report.sample import Sample
-from grpo_runtime.report.sink import StepRecord
 from grpo_runtime.storage.files import write_atomically
 from grpo_runtime.storage.volume_errors import volume_errors_named
+
+if TYPE_CHECKING:  # a step as a sink gets it has samples
+    from grpo_runtime.report.sink import StepRecord
 
 COMPLETIONS_FOLDER = "completions"
 REWARD_COLUMN = "rewards/{}"
 """Column of what one reward function gave."""
 _FILE = re.compile(r"step-(\d+)\.parquet")
+TRACKED = ("group", "prompt", "completion", "reward", "advantage", "num_tokens")
+"""What trackers show of a completion, in the order of their columns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One completion, and what became of it."""
+
+    group: int
+    """Index of its prompt in the step, from 0: the completions of a group compete."""
+    prompt: str
+    """The prompt as the policy got it, special tokens included."""
+    completion: str
+    """The completion as the reward functions got it."""
+    rewards: Mapping[str, float | None]
+    """By reward function; None where it gave none."""
+    reward: float | None
+    """The weighted sum."""
+    advantage: float
+    num_tokens: int
+    is_terminated: bool
+    """Whether it ended by itself, and not at sampling.maxTokens."""
+    policy_versions: str
+    """Versions of the weights that sampled it, in order, such as `1.40` or `1.40 1.41`."""
+    engine: str
 
 
 class SampleTables:
@@ -37,7 +65,7 @@ class SampleTables:
             if step > start_step:
                 path.unlink()
 
-    def write(self, record: StepRecord) -> None:
+    def write(self, record: "StepRecord") -> None:
         """Keep the samples of a step."""
         if not record.samples:
             return

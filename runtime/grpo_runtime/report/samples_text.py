@@ -5,21 +5,20 @@ from enum import StrEnum
 from pathlib import Path
 
 from grpo_runtime.errors import UserError
-from grpo_runtime.report.sample import Sample
-from grpo_runtime.report.samples import COMPLETIONS_FOLDER, read_groups, steps_with_samples
+from grpo_runtime.report.samples import COMPLETIONS_FOLDER, Sample, read_groups, steps_with_samples
 
 
 class Order(StrEnum):
     """Which groups come first."""
 
     STEP = "step"
-    """As they were in the step."""
+    """Groups in the order of the step."""
     BEST = "best"
-    """Those with the highest mean reward."""
+    """Groups with the highest mean reward."""
     WORST = "worst"
-    """Those with the lowest mean reward."""
+    """Groups with the lowest mean reward."""
     MIXED = "mixed"
-    """Those whose rewards differ most: what the policy learns from."""
+    """Groups whose rewards differ most: what the policy learns from."""
 
 
 _KEYS: dict[Order, Callable[[Sequence[float]], float]] = {
@@ -53,7 +52,7 @@ def describe_samples(output_dir: Path, *, step: int | None, num_groups: int, ord
 
 
 def _key(group: Sequence[Sample], *, order: Order) -> float:
-    """What groups are sorted by; a group without any reward comes last."""
+    """Sort key of groups; a group without any reward comes last."""
     rewards = [sample.reward for sample in group if sample.reward is not None]
     return _KEYS[order](rewards) if rewards else float("inf")
 

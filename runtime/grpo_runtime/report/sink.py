@@ -1,4 +1,4 @@
-"""What a tracker is: it gets every finished step, and is closed at the end."""
+"""What a sink is: it gets every finished step, and is closed at the end."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from typing import Protocol
 
 from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.run_config import JobRef
-from grpo_runtime.report.metrics import MetricsRecord
-from grpo_runtime.report.sample import Sample
+from grpo_runtime.report.metrics_file import MetricsRecord
+from grpo_runtime.report.samples import Sample
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class StepRecord(MetricsRecord):
 
 
 class MetricsSink(Protocol):
-    """One place where the metrics of finished steps go."""
+    """One destination for the metrics of finished steps."""
 
     def write(self, record: StepRecord) -> None:
         """Take one step; steps come in order. An error ends the attempt, VolumeFullError by its name."""
@@ -37,9 +37,9 @@ class SinkContext:
 
     job: JobRef
     output_dir: Path
-    """On the claim, if the job has one: what later attempts and people find."""
+    """Directory on the claim, if the job has one: what later attempts and people find."""
     run_dir: Path
-    """On the pod's own volume: what the supervisor serves."""
+    """Directory on the pod's own volume: what the supervisor serves."""
     start_step: int
     """The step this attempt starts from; its first record is that of `start_step` + 1."""
 

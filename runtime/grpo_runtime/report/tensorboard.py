@@ -7,7 +7,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import scalar
 
-from grpo_runtime.report.metrics import MetricsRecord
+from grpo_runtime.report.metrics_file import MetricsRecord
 from grpo_runtime.storage.volume_errors import volume_errors_named
 
 TENSORBOARD_FOLDER = "tensorboard"

@@ -1,6 +1,6 @@
 r"""Whether two cleaned answers are equal: part by part, and what is computed by its value.
 
-A list of rules decides, of which the first that applies to the two answers says what they are.
+A list of rules decides. The first rule that applies decides.
 """
 
 import re
@@ -32,7 +32,8 @@ _THOUSANDS_OR_PAIR = "{,}"
 
 
 def is_same_text(gold: str, found: str) -> bool:
-    r"""Whether nothing has to be computed to see that they are equal; words have no case, and no `\text`."""
+    r"""Whether nothing has to be computed to see that they are equal; in words, case is ignored,
+    and so is `\text`."""
     if gold == found:
         return True
     are_words = any(is_words(text) or r"\text" in text for text in (gold, found))
@@ -50,8 +51,8 @@ def are_equal(gold: str, found: str) -> bool:
 
 
 def _lists(gold: str, found: str) -> bool | None:
-    """Values are equal in any order. What is no value is equal with the same connective, and words that only
-    commas separate, or a list that goes on with dots, in the same order."""
+    """Values are equal in any order. Non-values need the same connective; comma-separated words and lists
+    with dots also the same order."""
     gold_list, found_list = _with_both_signs(listed(gold)), _with_both_signs(listed(found))
     parts = [*gold_list.parts, *found_list.parts]
     if len(parts) <= 2:
@@ -106,7 +107,7 @@ def _are_equal_in_any_order(golds: list[str], founds: list[str]) -> bool:
 
 
 def _definitions(gold: str, found: str) -> bool | None:
-    """A name may be left out, but not be another one."""
+    """A name may be left out, but not differ: `x = 5` equals `5`, not `y = 5`."""
     (gold_name, gold_value), (found_name, found_value) = named(gold), named(found)
     if not gold_name and not found_name:
         return None
@@ -125,8 +126,8 @@ def _is_nameless_equation(text: str) -> bool:
 
 
 def _measures(gold: str, found: str) -> bool | None:
-    """A unit may be left out, but not be another one. A percentage is its number where the answer is above 1
-    and has no sign, and else its hundredth."""
+    """A unit may be left out, but not differ. A percentage is its number where the answer is above 1 and has
+    no % sign, and else its hundredth."""
     gold_measure, found_measure = measure(gold), measure(found)
     units = gold_measure.unit, found_measure.unit
     if units == ("", ""):
@@ -170,7 +171,7 @@ def _in_brackets(gold: str, found: str) -> bool | None:
     return _are_equal_in_any_order(golds, founds) if gold_opens == r"\{" else _are_all_equal(golds, founds)
 
 
-def _one_in_parentheses(gold: str, found: str) -> bool | None:
+def _parenthesized(gold: str, found: str) -> bool | None:
     """`(x + 1)` is `x + 1`, and `(1,234)` is 1234 where the other is no pair."""
     bare = _without_parentheses(gold), _without_parentheses(found)
     return are_equal(*bare) if bare != (gold, found) else None
@@ -183,7 +184,7 @@ def _without_parentheses(text: str) -> str:
 
 
 def _words(gold: str, found: str) -> bool | None:
-    # other words than the same
+    # different words
     return False if is_words(gold) or is_words(found) else None
 
 
@@ -195,7 +196,7 @@ def _notations(gold: str, found: str) -> bool | None:
 
 
 def _sets(gold: str, found: str) -> bool | None:
-    """A set is no interval and no number, and `[5]` is no 5, though the library compares them."""
+    """A set is no interval and no number, and `[5]` is not 5, though the library compares them."""
     for opens, inside, _ in map(enclosing_brackets, (gold, found)):
         if opens == r"\{" or (opens == "[" and len(listed(inside).parts) == 1):
             return False
@@ -203,7 +204,7 @@ def _sets(gold: str, found: str) -> bool | None:
 
 
 def _inequalities(gold: str, found: str) -> bool | None:
-    """Equal side by side, the smallest side first; the library decides where that does not."""
+    """Equal side by side, the smallest side first; otherwise the library decides."""
     (gold_sides, gold_signs), (found_sides, found_signs) = ordered(gold), ordered(found)
     is_equal = bool(gold_signs) and gold_signs == found_signs and _are_all_equal(gold_sides, found_sides)
     return True if is_equal else None
@@ -235,7 +236,7 @@ _RULES: tuple[Callable[[str, str], bool | None], ...] = (
     _measures,
     _matrices,
     _in_brackets,
-    _one_in_parentheses,
+    _parenthesized,
     # before anything is computed, for the library reads letters and colons as products and quotients
     _words,
     _notations,

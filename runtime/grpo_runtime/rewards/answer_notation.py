@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Substitution(NamedTuple):
-    """What one notation is replaced by."""
+    """The replacement of one notation."""
 
     name: str
     pattern: re.Pattern[str]
@@ -133,7 +133,7 @@ _SUBSTITUTIONS = tuple(
             lambda match: match[1] or " ",
         ),
         ("a backslash at the end", r"(?<!\\)\\\s*$", ""),
-        # one full stop ends a sentence, and several go on with digits
+        # one full stop ends a sentence, and several continue with digits
         ("a full stop at the end", r"(?<![.\s])\s*[.;,]\s*$", ""),
         ("sizes of brackets", r"\\(?:left|right|middle|[bB]igg?[lrm]?)(?![A-Za-z])", ""),
         ("colors", r"\\(?:text)?color\s*\{[a-z]+\}", ""),

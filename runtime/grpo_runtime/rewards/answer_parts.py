@@ -24,7 +24,7 @@ _SHORT_WORD = re.compile(
 )
 # What LaTeX reads as a product or a quotient, and is none
 _NO_ARITHMETIC = re.compile(
-    # figures named by their points, remainders, vectors, lists that go on
+    # figures named by their points, remainders, vectors, lists that continue
     r"\\(?:angle|triangle|overline|overrightarrow|widehat|vec|hat|bar|parallel|perp|equiv|sim|cong|gcd|lcm"
     r"|partial|nabla|to|pmod|ldots|cdots|dots)(?![A-Za-z])|\.\.|\\dot\{|\\frac\{d(?:\^\{\d\})?\}\{d[a-z]"
     # ratios and times, dates, numbers side by side and of another base, feet and inches, stray signs
@@ -144,7 +144,7 @@ def _unit(words: str) -> str:
 
 @dataclass(frozen=True)
 class Listed:
-    """What commas, semicolons, "and" and "or" separate."""
+    """Parts that commas, semicolons, "and" and "or" separate."""
 
     parts: list[str]
     connective: str
@@ -221,7 +221,7 @@ def ordered(text: str) -> tuple[list[str], list[str]]:
 
 
 def ratio(text: str) -> list[str]:
-    """What colons separate."""
+    """Parts that colons separate."""
     return _split(text, {":"})
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from grpo_runtime.process.user_code import FunctionFile, load_file, load_function
+from grpo_runtime.rewards.builtin import BUILTIN_REWARDS, make_builtin
 from grpo_runtime.rewards.chunk import Column
-from grpo_runtime.rewards.registry import BUILTIN_REWARDS, make_builtin
 from grpo_runtime.rewards.types import (
     BuiltinFunction,
     BuiltinOptions,
@@ -25,8 +25,7 @@ from grpo_runtime.rewards.types import (
 )
 
 if TYPE_CHECKING:  # workers need nothing of the spec
-    from grpo_api.contract.resolved_sections import ResolvedReward
-    from grpo_api.contract.run_config import RunConfig
+    from grpo_api.contract.run_config import ResolvedReward, RunConfig
 
 FIELD = "rewards"
 """Which errors name."""
@@ -48,7 +47,7 @@ class Caller(Protocol):
 
     @property
     def outage(self) -> Outage | None:
-        """That of the service behind it, if there is one."""
+        """The outage of the service behind it, if there is one."""
         ...
 
     async def start(self) -> None:
@@ -65,7 +64,7 @@ class Caller(Protocol):
 
 
 def _in_workers(function: RewardFunction) -> Caller:
-    from grpo_runtime.rewards.worker_group import WorkerGroup
+    from grpo_runtime.rewards.worker import WorkerGroup
 
     return WorkerGroup(function)
 
@@ -77,7 +76,7 @@ class RewardKind:
     source: type
     """The dataclass that says what it calls, which is `RewardFunction.source`."""
     of_spec: "Callable[[ResolvedReward, RunOfRewards], Any]"
-    """That of a reward of the job. Raises UserError when what it names is not there."""
+    """Makes the function of a reward of the job. Raises UserError when what it names is not there."""
     caller: Callable[[RewardFunction], Caller] = _in_workers
     load: Callable[[Any], Callable[..., Any]] | None = None
     """The function to call, in a worker process; None of a kind that needs none. Raises UserError."""

@@ -19,7 +19,7 @@ from grpo_runtime.rewards.answer_equality import are_equal, is_same_text
 from grpo_runtime.rewards.answer_notation import cleaned
 from grpo_runtime.rewards.answer_parts import has_words, measure
 from grpo_runtime.rewards.answer_values import TIMEOUT_SECONDS
-from grpo_runtime.rewards.text import final_answer
+from grpo_runtime.rewards.builtin import final_answer
 from grpo_runtime.rewards.types import Unscorable
 
 _MAX_CHARACTERS = 2000

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from grpo_runtime.errors import UserError
-from grpo_runtime.report.metric_names import is_own_metric
+from grpo_runtime.report.metrics import is_own_metric
 from grpo_runtime.rewards.chunk import Column, failed_column
 from grpo_runtime.rewards.kinds import Caller, kind_of
 from grpo_runtime.rewards.tolerance import Tolerance
@@ -81,7 +81,7 @@ class RewardPool:
                     continue
                 _log.warning(
                     "reward function %s failed when it was tried before the first step, with %s: %s; the run "
-                    "goes on, because no policy has made this completion",
+                    "continues, because no policy has made this completion",
                     *(name, failure.sample, failure.reason.partition("\n")[0]),
                 )
         if misfits:
@@ -166,9 +166,9 @@ class RewardPool:
 
 
 def column_metrics(names: Sequence[str], scored: Sequence[Sequence[Column]]) -> dict[str, float]:
-    """Of the chunks of a step, for the functions `names`: for each rewards/NAME/failures, the number of
-    completions that it failed on, and rewards/NAME/failed_calls, the number of chunks that it failed on as a
-    whole; and the mean of all values of each metric that a function gave to log_metric."""
+    """Metrics of the chunks of a step, for the functions `names`: for each rewards/NAME/failures, the number
+    of completions that it failed on, and rewards/NAME/failed_calls, the number of chunks that it failed on as
+    a whole; and the mean of all values of each metric that a function gave to log_metric."""
     values: dict[str, float] = {}
     for name, columns in zip(names, zip(*scored, strict=True), strict=True):
         logged: dict[str, list[float]] = {}

@@ -20,7 +20,7 @@ it."""
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltinOptions:
-    """What a job says to built-in rewards. `registry.BUILTIN_REWARDS` says which one needs what."""
+    """What a job says to built-in rewards. `builtin.BUILTIN_REWARDS` says which one needs what."""
 
     answer_column: str = "answer"
     pattern: str = ""
@@ -35,7 +35,7 @@ class BuiltinFunction:
     """A function that comes with the runtime."""
 
     name: str
-    """In `registry.BUILTIN_REWARDS`."""
+    """In `builtin.BUILTIN_REWARDS`."""
     options: BuiltinOptions = field(default_factory=BuiltinOptions)
 
 
@@ -86,7 +86,7 @@ class RewardFunction:
     name: str
     """Its name in metrics: rewards/NAME/mean."""
     source: Any
-    """What it calls: the dataclass of its kind, see `kinds.REWARD_KINDS`."""
+    """What it calls: the dataclass that `kinds.REWARD_KINDS` has for its kind."""
     timeout_seconds: float = 60.0
     """Deadline of one call, which scores one chunk."""
     max_failure_share: float = 1.0
@@ -103,16 +103,16 @@ class RewardRequest:
     list has B entries, in the same order."""
 
     prompts: list[Any]
-    """As in the dataset: a text or a list of messages each."""
+    """Prompts as in the dataset: a text or a list of messages each."""
     completions: list[str]
-    """As the policy wrote them, without the tokens that end them."""
+    """Completions as the policy wrote them, without the tokens that end them."""
     prefills: list[str] = field(default_factory=list)
     """What the prompt has written of each completion itself: see `prefill_of`. Empty where nobody asks."""
     completion_ids: list[list[int]]
     columns: dict[str, list[Any]]
     """The dataset's other columns by name, the answer included."""
     group_ids: list[int] = field(default_factory=list)
-    """Of each completion, the number of its group in the step; empty where nobody asks."""
+    """Index of each completion's group in the step; empty where no function asks for it."""
     step: int
     """Optimizer steps done so far; reward functions see it as trainer_state.global_step."""
     is_evaluation: bool = False

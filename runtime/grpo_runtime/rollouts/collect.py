@@ -1,23 +1,54 @@
-"""Fills groups: samples come in any order and any thread, and a group is scored as soon as it has all of its
-own."""
+"""Fills groups: a source makes samples, in any order and any thread, and a group is scored as soon as it has
+all of its own.
+"""
 
 import asyncio
 import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
-from grpo_runtime.process.loop_thread import LoopThread
-from grpo_runtime.report.scoring import unscored_message
+from grpo_runtime.process.background import LoopThread
+from grpo_runtime.report.waiting import unscored_message
 from grpo_runtime.rollouts.group import Group
-from grpo_runtime.rollouts.interface import Rollout
+from grpo_runtime.rollouts.interface import Engines, Rollout
 from grpo_runtime.rollouts.journal.journal import Journal, NoJournal
 from grpo_runtime.rollouts.scoring import Scorer
-from grpo_runtime.rollouts.source import Source
+
+Take = Callable[[Group, int, Rollout], None]
+"""Takes a sample of a group as soon as it is finished, with its index in the group. Called in any thread,
+once for each sample; it must not raise."""
+
+
+class Source(Protocol):
+    """Makes samples."""
+
+    async def sample(self, groups: Sequence[Group], *, take: Take, stays_awake: bool = False) -> None:
+        """Make every sample that `groups` miss. With `stays_awake` another call follows, or `Engines.rest`;
+        without it, engines that share the trainer's memory give it back."""
+        ...
+
+
+@dataclass(frozen=True)
+class EngineSource:
+    """The engines: a sample is one request."""
+
+    engines: Engines
+
+    async def sample(self, groups: Sequence[Group], *, take: Take, stays_awake: bool = False) -> None:
+        """Make every sample that `groups` miss."""
+        places = [(group, sample) for group in groups for sample in group.missing]
+        await self.engines.generate(
+            [group.requests[sample] for group, sample in places],
+            on_finished=lambda index, rollout: take(*places[index], rollout),
+            stays_awake=stays_awake,
+        )
 
 
 class Collection:
-    """Groups of one step while they are filled. That goes on in the thread of the rollouts, also while an
+    """Groups of one step while they are filled. That continues in the thread of the rollouts, also while an
     update of the policy blocks the main thread."""
 
     def __init__(
@@ -29,7 +60,7 @@ class Collection:
         thread: LoopThread,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`journal` is told of every sample, and of every group that is scored."""
+        """`journal` records every sample, and every group that is scored."""
         self._groups = groups
         self._scorer = scorer
         self._journal = journal

@@ -22,7 +22,7 @@ class Group:
     step: int
     """Optimizer steps that are done before it is sampled."""
     number: int
-    """Its place among the groups of the step, from 0."""
+    """Its index among the groups of the step, from 0."""
     prompt: Prompt
     requests: Sequence[GenerateRequest]
     """[G]."""
@@ -41,7 +41,7 @@ class Group:
 
     @property
     def missing(self) -> list[int]:
-        """The samples that are not finished, by their places in the group."""
+        """The samples that are not finished, by their indices in the group."""
         return [sample for sample, rollout in enumerate(self.rollouts) if rollout is None]
 
     @property
@@ -74,7 +74,7 @@ class Group:
 
     @property
     def failures(self) -> list[RewardFailure]:
-        """Of all functions, of a group that is scored."""
+        """Failures of all functions, of a group that is scored."""
         return [failure for column in self.scored_columns for failure in column.failures]
 
 

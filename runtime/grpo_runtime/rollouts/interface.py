@@ -1,11 +1,13 @@
-"""What the training loop asks of rollout engines, wherever they run."""
+"""What the training loop asks of rollout engines, wherever they run, and how they can fail."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.errors import KnownError
 from grpo_runtime.weight_sync.source import WeightSource
 
 
@@ -91,11 +93,11 @@ class SyncReport:
     """What has left the trainer by the time of the report; see `PreparedWeights.num_bytes_sent`. 0 in mode
     Colocated with the engine in the trainer's process."""
     num_update_bytes: int | None = None
-    """With `weightSync.sparse`: what engines with the weights before are sent, which is what changed with its
+    """Bytes that engines with the previous weights are sent with `weightSync.sparse`: what changed with its
     index, or all weights."""
     paused_seconds: float | None = None
-    """From the call that pauses an engine to its answer that it has resumed, of the slowest one that got the
-    weights. None where engines are not paused because they have no work, in mode Colocated."""
+    """Time from the call that pauses an engine to its answer that it has resumed, of the slowest one that got
+    the weights. None where engines are not paused because they have no work, in mode Colocated."""
     max_probe_error: float = 0.0
     """Largest difference to the probe's logprobs over all synced engines."""
 
@@ -122,9 +124,10 @@ class Generation:
     given: Mapping[str, int]
     """Engine -> the samples it was given and has not finished."""
     hung: Mapping[str, str] = field(default_factory=dict)
-    """Engine -> what of it stands still, so that its samples were given to others."""
+    """Engine -> why it is hung; its samples were given to others."""
     starting_again: tuple[str, ...] = ()
-    """Engines beside their ranks that were lost, and that go on with their samples once they are started."""
+    """Engines beside their ranks that were lost, and that continue with their samples once they are
+    started."""
 
     @property
     def num_waiting(self) -> int:
@@ -188,3 +191,23 @@ class Engines(Protocol):
         """Let go of every connection. Engines in pods stay as they are; those in ranks end with their
         rank."""
         ...
+
+
+class RolloutLostError(KnownError):
+    """No engine was left for longer than the stated wait."""
+
+    exit_code = ExitCode.ROLLOUT_LOST
+
+
+class EngineError(KnownError):
+    """One engine failed one call; the message names the engine and what it said."""
+
+    exit_code = ExitCode.TRANSIENT
+
+
+class EngineGoneError(EngineError):
+    """The engine cannot be reached, or another process answers at its address."""
+
+
+class EngineTimeoutError(EngineError):
+    """The engine was reached and did not answer before the deadline."""

@@ -1,4 +1,4 @@
-"""From prompts to what engines are asked for."""
+"""Turns prompts into requests to engines."""
 
 from collections.abc import Sequence, Set
 

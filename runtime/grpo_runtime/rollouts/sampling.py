@@ -1,17 +1,22 @@
-"""What engines are asked for in either mode: vLLM's sampling parameters, and how exact a probe's logprobs
-are."""
+"""What engines are asked for in either mode: vLLM's sampling parameters, how exact a probe's logprobs are,
+and vLLM's sampling masks.
+"""
 
 import json
 import math
 import zlib
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from grpo_api.v1alpha1.spec import SamplingSpec
 from grpo_runtime.rollouts.interface import Probe
 
 PROBE_PARAMETERS = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False}
 """vLLM's parameters for the logprobs of a fixed sequence: they come as the logprobs of a prompt."""
+Mask = tuple[int, ...]
+_MASKS = TypeAdapter(tuple[tuple[Annotated[int, Field(ge=0, strict=True)], ...], ...])
 
 
 def sampling_parameters(
@@ -61,3 +66,27 @@ def probe_error(found: Iterable[float], *, probe: Probe) -> float:
     mean = math.fsum(differences) / max(1, len(differences))
     # NaN compares as false with everything and would pass any tolerance
     return math.inf if math.isnan(mean) else mean
+
+
+def read_sampling_mask(found: object, *, completion_ids: Sequence[int]) -> tuple[Mask, ...]:
+    """The token ids that were left to draw each token of a completion from, as vLLM gives them with
+    `--return-sampling-mask` as `sampling_mask.token_ids` of an output. No job can ask for them yet, and
+    docs/decisions/samples.md says why.
+
+    Raises ValueError when they are no masks, when there are more or fewer than tokens, when one has a token
+    twice, and when a token is not in its own mask: the engine cannot have drawn it.
+    """
+    if found is None:
+        raise ValueError("the engine gave no sampling mask: it runs without --return-sampling-mask")
+    try:
+        masks = _MASKS.validate_python(found)
+    except ValidationError as error:
+        raise ValueError(f"the sampling mask is not a list of token ids for each token: {error}") from error
+    if len(masks) != len(completion_ids):
+        raise ValueError(f"there are sampling masks for {len(masks)} of {len(completion_ids)} tokens")
+    for place, (token, mask) in enumerate(zip(completion_ids, masks, strict=True)):
+        if len(set(mask)) != len(mask):
+            raise ValueError(f"the sampling mask of token {place} has a token twice")
+        if token not in mask:
+            raise ValueError(f"token {place} ({token}) is not in its own sampling mask")
+    return masks

@@ -44,7 +44,7 @@ class Scorer:
         return self._pool.open_calls()
 
     def name_of(self, group: Group) -> str:
-        """What messages call the step of a group."""
+        """Name of a group's step in messages."""
         if group.is_evaluation:
             return f"the evaluation after step {group.step}"
         return f"step {group.step + 1}"

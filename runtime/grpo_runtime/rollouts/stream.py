@@ -1,5 +1,7 @@
-"""The groups of each step: from the journal where it has them, else from the source and the reward
-functions."""
+"""The groups of each step: which are begun, and which of them the step is trained on.
+
+They come from the journal where it has them, else from the source and the reward functions.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,27 +10,31 @@ from typing import Protocol, TypeVar
 from transformers import PreTrainedTokenizerBase
 
 from grpo_api.contract.run_config import RunConfig
+from grpo_runtime.algorithm.advantages import compute_advantages, differing_groups
 from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.data.sampler import PromptSampler
-from grpo_runtime.process.loop_thread import LoopThread
+from grpo_runtime.process.background import LoopThread
+from grpo_runtime.report.phases import Stopwatch
 from grpo_runtime.report.position import OwnPosition
 from grpo_runtime.report.reporter import Reporter
-from grpo_runtime.report.stopwatch import Stopwatch
-from grpo_runtime.rollouts.collect import Collection
-from grpo_runtime.rollouts.group import Group
+from grpo_runtime.rollouts.collect import Collection, Source
+from grpo_runtime.rollouts.group import Group, rewards_of
 from grpo_runtime.rollouts.interface import Engines, SyncReport
 from grpo_runtime.rollouts.journal.journal import Journal, NoJournal
 from grpo_runtime.rollouts.prompting import make_groups
 from grpo_runtime.rollouts.scoring import Scorer
-from grpo_runtime.rollouts.select import Selection
-from grpo_runtime.rollouts.source import Source
 
+ROUNDS = "dynamic_sampling/rounds"
+GENERATED = "dynamic_sampling/generated_groups"
+DROPPED = "dynamic_sampling/dropped_groups"
+GENERATED_REWARD = "dynamic_sampling/generated_reward"
+"""Metrics of dynamic sampling."""
 T = TypeVar("T")
 
 
 class Attend(Protocol):
-    """Waits for work while the ranks go on meeting: see `Coordinator`. `waits_for` says in a sentence what
-    takes long, if anything does."""
+    """Waits for work while the ranks continue meeting, as `Coordinator` does. `waits_for` says in a sentence
+    what takes long, if anything does."""
 
     async def __call__(self, work: Awaitable[T], *, waits_for: Callable[[], str] | None = None) -> T: ...
 
@@ -41,7 +47,7 @@ class StepGroups:
     sampled: Sequence[Group]
     """Also those that were dropped."""
     metrics: Mapping[str, float]
-    """Of the choice between them."""
+    """Metrics of the choice between them."""
     sync: SyncReport | None
     """None where the journal had all of them, so that no engine was needed."""
 
@@ -61,19 +67,21 @@ class Stream:
     journal: Journal | NoJournal
     tokenizer: PreTrainedTokenizerBase
     thread: LoopThread
-    """Of the source and the reward functions."""
+    """Thread of the source and the reward functions."""
     attend: Attend
     sync: Callable[[int], Awaitable[SyncReport]]
+    advantages: AdvantageOptions
+    """How rewards become advantages: a group whose rewards give none teaches nothing."""
 
     async def groups_of(self, step: int, *, watch: Stopwatch) -> StepGroups:
-        """Those of the step that follows `step` finished ones, in one round or, with dynamic sampling, in
-        several."""
+        """The groups of the step that follows `step` finished ones, in one round or, with dynamic sampling,
+        in several."""
         algorithm = self.run_config.algorithm
         dynamic = algorithm.dynamic_sampling
         selection = Selection(
             num_groups=algorithm.prompts_per_step,
             max_rounds=None if dynamic is None else dynamic.max_rounds,
-            options=advantage_options(self.run_config),
+            options=self.advantages,
         )
         sync: SyncReport | None = None
         while num_missing := selection.num_missing:
@@ -98,7 +106,7 @@ class Stream:
         )
 
     def collect(self, groups: Sequence[Group], *, journal: Journal | NoJournal) -> Collection:
-        """What fills `groups`, and tells `journal` of it."""
+        """The collection that fills `groups`, and records it in `journal`."""
         return Collection(groups, scorer=self.scorer, journal=journal, thread=self.thread)
 
     def _next_groups(self, count: int, *, step: int, first_number: int) -> list[Group]:
@@ -122,13 +130,50 @@ class Stream:
         return None
 
 
-def advantage_options(run_config: RunConfig) -> AdvantageOptions:
-    """How a run turns rewards into advantages."""
-    algorithm = run_config.algorithm
-    return AdvantageOptions(
-        group_size=algorithm.group_size,
-        weights=tuple(reward.weight for reward in run_config.rewards),
-        scale_rewards=algorithm.scale_rewards.value,
-        aggregation=algorithm.aggregation.value,
-        baseline=algorithm.baseline.value,
-    )
+class Selection:
+    """Which groups a step is trained on: all that were sampled, or with algorithm.dynamicSampling those that
+    teach something. It takes them round by round, until it has as many as the step needs."""
+
+    def __init__(self, *, num_groups: int, max_rounds: int | None, options: AdvantageOptions) -> None:
+        """`max_rounds` is None in a run that takes what the first round gives."""
+        self.sampled: list[Group] = []
+        """All groups that it was given, in their order."""
+        self._num_groups = num_groups
+        self._max_rounds = max_rounds
+        self._options = options
+        self._num_rounds = 0
+        self._selected: list[Group] = []
+
+    @property
+    def num_missing(self) -> int:
+        """Groups to sample in the next round; 0 where the step is trained on what there is."""
+        if self._num_rounds >= (self._max_rounds or 1):
+            return 0
+        return self._num_groups - len(self._selected)
+
+    def take(self, groups: Sequence[Group]) -> None:
+        """The groups of a round, scored."""
+        self._num_rounds += 1
+        self.sampled += groups
+        if self._max_rounds is None:
+            self._selected += groups
+        else:
+            differ = differing_groups(rewards_of(groups), options=self._options).tolist()
+            self._selected += [group for group, differs in zip(groups, differ, strict=True) if differs]
+
+    def selected(self) -> list[Group]:
+        """The groups that differ, in the order in which they were sampled: fewer than the step has prompts,
+        where rounds did not suffice. Where none differs it is the first round, which teaches nothing."""
+        return self._selected or self.sampled[: self._num_groups]
+
+    def metrics(self) -> dict[str, float]:
+        """Metrics of dynamic sampling, in a run that has it."""
+        if self._max_rounds is None:
+            return {}
+        rewards = compute_advantages(rewards_of(self.sampled), options=self._options).rewards
+        return {
+            ROUNDS: float(self._num_rounds),
+            GENERATED: float(len(self.sampled)),
+            DROPPED: float(len(self.sampled) - len(self._selected)),
+            GENERATED_REWARD: rewards.nanmean().item(),
+        }

@@ -27,7 +27,7 @@ class EngineCall:
     core: int | None = None
 
     def frame(self) -> Frame:
-        """As it is sent."""
+        """The completion as it is sent."""
         return Frame({"parameters": self.parameters, "core": self.core}, {"token_ids": _ids(self.token_ids)})
 
     @classmethod
@@ -94,7 +94,7 @@ def read_completions(frames: Iterable[Frame], *, of: Sequence[GenerateRequest]) 
 
 
 def logprobs_frame(logprobs: Sequence[float]) -> Frame:
-    """Those of a probe, which need not be finite."""
+    """The logprobs of a probe, which need not be finite."""
     return Frame({}, {"logprobs": array("d", logprobs)})
 
 
@@ -120,5 +120,5 @@ def _array(frame: Frame, name: str, typecode: str) -> "array[Any]":
 
 def _span(version: str, start: int, end: int) -> VersionSpan:
     if not (isinstance(start, int) and isinstance(end, int)):
-        raise TypeError(f"{start} to {end} are no places of tokens")
+        raise TypeError(f"{start} to {end} are no indices of tokens")
     return VersionSpan(PolicyVersion.parse(version), start, end)

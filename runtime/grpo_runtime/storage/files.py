@@ -78,8 +78,8 @@ def sync_directory(path: Path) -> None:
 
 
 def sha256_of(path: Path, *, on_bytes: Callable[[int], None] = lambda _: None) -> str:
-    """The digest of a file, which is read for it, as hexadecimal digits. `on_bytes` is told how many bytes
-    each read has added."""
+    """The digest of a file, which is read for it, as hexadecimal digits. `on_bytes` is called with how many
+    bytes each read has added."""
     digest, chunk = hashlib.sha256(), memoryview(bytearray(_CHUNK_BYTES))
     with path.open("rb", buffering=0) as file:
         while num_read := file.readinto(chunk):

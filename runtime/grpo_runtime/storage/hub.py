@@ -24,7 +24,7 @@ from huggingface_hub.errors import (
 
 from grpo_api.v1alpha1.spec import HubSpec
 from grpo_runtime.errors import HubUnreachableError, UserError, VolumeFullError
-from grpo_runtime.storage.links import link_out_of
+from grpo_runtime.storage.paths import link_out_of
 from grpo_runtime.storage.volume_errors import is_volume_full
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-DTYPES = {
+SAFETENSORS_DTYPES = {
     "float64": "F64",
     "float32": "F32",
     "bfloat16": "BF16",
@@ -16,7 +16,7 @@ DTYPES = {
     "uint8": "U8",
     "bool": "BOOL",
 }
-"""The format's names of the dtypes of weights, buffers and moments, by torch's."""
+"""The format's names of the dtypes of weights, buffers and moments, keyed by torch's name."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def header_of(tensors: Iterable[HeaderEntry], metadata: Mapping[str, str] | None
     for tensor in tensors:
         begin, end = end, end + tensor.num_bytes
         described[tensor.name] = {
-            "dtype": DTYPES[tensor.dtype],
+            "dtype": SAFETENSORS_DTYPES[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [begin, end],
         }

@@ -1,12 +1,12 @@
-"""Serve the newest weights of a store that a job writes to."""
+"""`grpo-runtime follow`: serve the newest weights of a store that a job writes to."""
 
 import argparse
 from pathlib import Path
 
-from grpo_runtime.process.any_address import ANY_ADDRESS
+from grpo_runtime.process.network import ANY_ADDRESS
+from grpo_runtime.subcommands.command import Command
 
-HELP = "serve the newest weights that a job with weightSync.disk writes, here or in another cluster"
-DESCRIPTION = """\
+_FOLLOW = """\
 Serve the newest weights of a store that a GRPOJob with weightSync.disk writes to, with vLLM, and update them
 whenever the job has written newer ones. It needs the store and nothing else of the job, and outlives it.
 
@@ -21,8 +21,7 @@ Secret: `accessKeyId` and `secretAccessKey`.
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options and operands of `follow`."""
+def _add_arguments_of_follow(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--source", required=True, metavar="URL", help="file:///FOLDER or s3://BUCKET/PREFIX of the weights"
     )
@@ -53,8 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("engine", nargs="*", metavar="ARGUMENT", help="after --: arguments of vLLM's server")
 
 
-def execute(options: argparse.Namespace) -> int:
-    """Run it; returns the exit code."""
+def _follow(options: argparse.Namespace) -> int:
     from grpo_runtime.engines.follow.main import FollowOptions, follow
 
     return follow(
@@ -72,3 +70,12 @@ def execute(options: argparse.Namespace) -> int:
             engine=tuple(options.engine),
         )
     )
+
+
+FOLLOW = Command(
+    "follow",
+    help="serve the newest weights that a job with weightSync.disk writes, here or in another cluster",
+    description=_FOLLOW,
+    add_arguments=_add_arguments_of_follow,
+    execute=_follow,
+)

@@ -1,11 +1,12 @@
-"""Train a GRPOJob on this machine."""
+"""`grpo-runtime run`: train a GRPOJob on this machine."""
 
 import argparse
 import os
 from pathlib import Path
 
-HELP = "train a GRPOJob on this machine"
-DESCRIPTION = """\
+from grpo_runtime.subcommands.command import Command
+
+_RUN = """\
 Train a GRPOJob on this machine, without Kubernetes and without a GPU.
 
 It starts the processes that a cluster would start in pods: the trainer with its training processes and, in
@@ -13,7 +14,7 @@ mode Disaggregated, the vLLM engines. It reads the same file that `kubectl apply
 
   grpo-runtime run examples/copy-local.yaml
 
-Ctrl-C saves a checkpoint at the next step boundary and stops; the same command goes on from it. A second
+Ctrl-C saves a checkpoint at the next step boundary and stops; the same command continues from it. A second
 Ctrl-C ends everything at once. A trainer that fails is started again as the next attempt, up to
 failurePolicy.maxRestarts times; an engine that fails is started again at once.
 
@@ -29,8 +30,7 @@ when the volume is full, and otherwise that of the process that failed.
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options and operands of `run`."""
+def _add_arguments_of_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="YAML with the GRPOJob")
     parser.add_argument("--job", metavar="NAME", help="which GRPOJob, if the file has several")
     parser.add_argument(
@@ -46,8 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def execute(options: argparse.Namespace) -> int:
-    """Run it; returns the exit code."""
+def _run(options: argparse.Namespace) -> int:
     from grpo_runtime.local.command import RunOptions, run
 
     return run(
@@ -60,3 +59,12 @@ def execute(options: argparse.Namespace) -> int:
         ),
         environment=os.environ,
     )
+
+
+RUN = Command(
+    "run",
+    help="train a GRPOJob on this machine",
+    description=_RUN,
+    add_arguments=_add_arguments_of_run,
+    execute=_run,
+)

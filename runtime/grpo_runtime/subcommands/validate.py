@@ -1,13 +1,12 @@
-"""Say what is wrong with a GRPOJob."""
+"""`grpo-runtime validate`: say what is wrong with a GRPOJob."""
 
 import argparse
 import sys
 from pathlib import Path
 
-from grpo_runtime.subcommands.pipes import end_when_the_pipe_closes
+from grpo_runtime.subcommands.command import Command, end_when_the_pipe_closes
 
-HELP = "say what is wrong with a GRPOJob or with a node, or what a job would do"
-DESCRIPTION = """\
+_VALIDATE = """\
 Say what is wrong with GRPOJobs, by field and in the words of the API server. For a valid job, say what it
 would do: the mode and why, pods, GPUs, steps and samples, what it reads, where checkpoints go. Takes YAML
 files with any number of documents. The exit code is 0 when each file has a GRPOJob and all are valid, or 1.
@@ -17,7 +16,7 @@ a file:// model, or of an hf:// model from the cache or the Hub. With --gpu-memo
 fit is refused, and the fields to change are named.
 
 With --data it also reads the data, encodes every prompt with the model's tokenizer, and calls each reward
-function once, and tells the first faults: no weights are loaded, no engine starts, and services and reward
+function once, and reports the first faults: no weights are loaded, no engine starts, and services and reward
 models are left alone. Claims and ConfigMaps that are not in the file are named by --volume, as for `run`.
 
 With --node it looks at the machine or the pod that it runs on: device files and their rights, driver,
@@ -31,8 +30,7 @@ then planned with the memory of the smallest GPU.
 """
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options and operands of `validate`."""
+def _add_arguments_of_validate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", type=Path, nargs="*", metavar="FILE", help="YAML with one GRPOJob or more")
     parser.add_argument("--data", action="store_true", help="look at data, tokenizer and rewards, too")
     parser.add_argument(
@@ -48,8 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def execute(options: argparse.Namespace) -> int:
-    """Run it; returns the exit code."""
+def _validate(options: argparse.Namespace) -> int:
     from grpo_runtime.local.validate import validate
 
     if not options.files and not options.node:
@@ -65,3 +62,12 @@ def execute(options: argparse.Namespace) -> int:
         gpu_gib, is_node_fine = gpu_gib or smallest_gib, not any(finding.fix for finding in found)
     volumes = options.volume if options.data else None
     return max(validate(options.files, gpu_gib=gpu_gib, volumes=volumes), int(not is_node_fine))
+
+
+VALIDATE = Command(
+    "validate",
+    help="say what is wrong with a GRPOJob or with a node, or what a job would do",
+    description=_VALIDATE,
+    add_arguments=_add_arguments_of_validate,
+    execute=_validate,
+)

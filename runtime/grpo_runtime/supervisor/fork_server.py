@@ -18,7 +18,7 @@ from typing import NoReturn
 from grpo_runtime.errors import UserError
 from grpo_runtime.process.failure import write_failure
 from grpo_runtime.process.lasting_imports import lasting_imports
-from grpo_runtime.process.parent_death import die_with
+from grpo_runtime.process.lifetime import die_with
 from grpo_runtime.storage.files import write_atomically
 
 SUPERVISOR_PID = "SUPERVISOR_PID"

@@ -1,13 +1,12 @@
-"""From how the ranks ended to how the pod ends: one exit code, one reason, one message. Pure."""
+"""Decides how the pod ends by how its ranks ended: one exit code, one reason, one message. Pure."""
 
 from collections.abc import Mapping, Sequence
 
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import Progress, TerminationMessage, TrainerState
-from grpo_api.contract.reasons import Reason
+from grpo_api.contract.reasons import is_effect
 from grpo_api.judge.causes import Precedence, cause_of, first_cause
-from grpo_runtime.process.killed import was_killed_by
-from grpo_runtime.process.termination import termination_message
+from grpo_runtime.process.termination import termination_message, was_killed_by
 from grpo_runtime.supervisor.rank_processes import RankExit
 
 
@@ -29,7 +28,7 @@ def decide_outcome(
     ends = [(_end_of(rank, failures), rank.is_ours) for rank in failed]
     cause = first_cause(
         # a connection that broke may also be one to something outside the pod
-        cause_of(end, end, has_worked=False, is_effect=is_ours or end.reason == Reason.PEER_LOST)
+        cause_of(end, end, has_worked=False, is_effect=is_ours or is_effect(end.reason))
         for end, is_ours in ends
     )
     if cause is not None and (cause.precedence is not Precedence.EFFECT or not is_stop_requested):

@@ -1,4 +1,5 @@
-"""Where the training processes of an attempt are, as the supervisors of its pods tell each other."""
+"""What the training processes of an attempt are doing, as the supervisors of its pods report to each
+other."""
 
 import http.client
 import logging
@@ -11,8 +12,8 @@ from pydantic import ValidationError
 
 from grpo_api.contract.endpoints import POSITIONS_PATH, TRAINER_PORT
 from grpo_api.model import ApiModel
-from grpo_api.text import ShortText
-from grpo_runtime.process.kernel_state import HELD, kernel_state
+from grpo_api.v1alpha1.status import ShortText
+from grpo_runtime.process.procfs import HELD, kernel_state
 from grpo_runtime.report.position import read_positions
 from grpo_runtime.settings import TrainerSettings
 
@@ -31,9 +32,9 @@ class RankPlace(ApiModel):
     rank: int
     """Among those of all pods."""
     state: ShortText
-    """As in /proc/PID/stat."""
+    """Process state as in /proc/PID/stat."""
     doing: ShortText
-    """See `report.position.Position`."""
+    """What it does, as a sentence about it without its subject."""
 
     @property
     def sentence(self) -> str:
@@ -42,7 +43,7 @@ class RankPlace(ApiModel):
 
     @property
     def order(self) -> tuple[int, int]:
-        """Those that hold the others up come first."""
+        """Sort key: processes that block the others come first."""
         return (0 if self.state in HELD else 2 if self.doing.startswith(_WAITS) else 1, self.rank)
 
 
@@ -55,7 +56,7 @@ class PlacesOfPod(ApiModel):
 
 
 def places_of_pod(settings: TrainerSettings) -> PlacesOfPod:
-    """Those of this pod, as they are now."""
+    """What the training processes of this pod do now."""
     first = settings.node_index * settings.run_config.topology.processes_per_node
     places = tuple(_places(settings.run_dir, first_rank=first))
     return PlacesOfPod(attempt=settings.attempt, node_index=settings.node_index, places=places)
@@ -71,7 +72,7 @@ def _places(run_dir: Path, *, first_rank: int) -> Iterator[RankPlace]:
 
 
 def addresses_of(host: str) -> set[str]:
-    """What a name resolves to. Raises OSError when it does not."""
+    """Addresses that a name resolves to. Raises OSError when it does not."""
     return {str(address[0]) for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
 
 
@@ -81,8 +82,8 @@ def ask_other_pods(
     port: int = TRAINER_PORT,
     resolve: Callable[[str], Collection[str]] = addresses_of,
 ) -> list[PlacesOfPod]:
-    """Those of the other trainer pods of this attempt, as far as they answer. All have one headless Service,
-    by which they find the first."""
+    """What the training processes of the other trainer pods of this attempt do, as far as they answer. All
+    have one headless Service, by which they find the first."""
     _, _, service = settings.master_addr.partition(".")
     try:
         hosts = resolve(service)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_runtime.process.parent_death import adopt_orphans
+from grpo_runtime.process.lifetime import adopt_orphans
 from grpo_runtime.report.position import STACKS_SIGNAL
 from grpo_runtime.supervisor.fork_server import find_ranks
 
@@ -26,8 +26,8 @@ class RankExit:
 
 
 StartForkServer = Callable[[Mapping[str, str], Path], int]
-"""From the ranks' environment and the run directory to the process id of a fork server, which is a child of
-this process: see fork_server.fork_ranks."""
+"""Starts a fork server, given the ranks' environment and the run directory; returns its process id. It is a
+child of this process and calls `fork_ranks`."""
 
 
 def spawned(command: Sequence[str]) -> StartForkServer:
@@ -47,7 +47,7 @@ class RankProcesses:
     def __init__(
         self, environment: Mapping[str, str], *, run_dir: Path, start_fork_server: StartForkServer
     ) -> None:
-        """Start the fork server. This process adopts the ranks: see fork_server.fork_ranks."""
+        """Start the fork server. This process adopts the ranks once the fork server has ended."""
         adopt_orphans()
         self._fork_server: int | None = start_fork_server(environment, run_dir)
         self._ranks: dict[int, int] = {}
@@ -88,8 +88,8 @@ class RankProcesses:
         self.send(signal.SIGKILL)
 
     def dump_stacks(self, local_ranks: Iterable[int]) -> None:
-        """Make these ranks, which have told their positions, print the stacks of their threads. One that is
-        stopped does so once it goes on."""
+        """Make these ranks, which have reported their positions, print the stacks of their threads. One that
+        is stopped does so once it continues."""
         wanted = set(local_ranks)
         for pid, local_rank in self._ranks.items():
             if local_rank in wanted:

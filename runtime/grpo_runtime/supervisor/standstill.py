@@ -1,4 +1,5 @@
-"""Notices when no training process of this pod goes on, and says where each of them is. No torch here.
+"""Training that does not continue: says where each process of this pod is, and when the attempt is to end
+because of it. No torch here.
 
 A process that is stopped, hangs in a collective operation or waits for a volume reports nothing, and the
 others soon wait for it.
@@ -9,10 +10,13 @@ import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 
+from grpo_api.contract.exit_codes import ExitCode
+from grpo_api.contract.progress import Progress, TerminationMessage
+from grpo_api.contract.reasons import Reason
+from grpo_api.judge.clocks import Clocks
 from grpo_runtime.process.background import in_thread
 from grpo_runtime.report.position import Position, read_positions
-from grpo_runtime.report.progress import STANDSTILL_FILE
-from grpo_runtime.report.still import rounded_down
+from grpo_runtime.report.progress import STANDSTILL_FILE, rounded_down
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.storage.files import write_atomically
 from grpo_runtime.supervisor.places import PlacesOfPod, ask_other_pods, describe, places_of_pod
@@ -20,9 +24,11 @@ from grpo_runtime.supervisor.places import PlacesOfPod, ask_other_pods, describe
 logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 15.0
-"""How long no process must have gone on before that is told."""
+"""How long no process must have made progress before that is reported."""
 LONGER_FACTOR = 3.0
 """How many times as long as ever before a process may take for what it does."""
+HEARD_SECONDS = 120.0
+"""How long somebody who has asked for the progress counts as one who judges it."""
 
 
 class Standstill:
@@ -50,14 +56,14 @@ class Standstill:
         self._asking: Future[list[PlacesOfPod]] | None = None
 
     def look(self) -> None:
-        """Write the sentence about a standstill, or take it back once a process goes on."""
+        """Write the sentence about a standstill, or take it back once a process continues."""
         now = self._clock()
         positions = read_positions(self._settings.run_dir)
         moves = {rank: position.num_moves for rank, position in positions.items()}
         seconds = now - self._moved_at
         if moves != self._moves or not positions:
             if self._is_told:
-                logger.warning("the training processes go on after %.0f s", seconds)
+                logger.warning("the training processes continue after %.0f s", seconds)
                 self._file.unlink(missing_ok=True)
             self._moves, self._moved_at, self._is_told = moves, now, False
             self._others = self._asking = None
@@ -65,7 +71,7 @@ class Standstill:
             self._tell(seconds, local_ranks=positions.keys())
 
     def _tell(self, seconds: float, *, local_ranks: Collection[int]) -> None:
-        sentence = f"no training process has gone on for {rounded_down(seconds)} s: {self._places()}"
+        sentence = f"no training process has made progress for {rounded_down(seconds)} s: {self._places()}"
         if not self._is_told:
             logger.warning("%s; the stacks of those of this pod follow", sentence)
             self._dump_stacks(local_ranks)
@@ -92,6 +98,39 @@ class Standstill:
 
 
 def patience_seconds(positions: Collection[Position]) -> float:
-    """How long processes that do this may show no sign before it is told."""
+    """How long processes that do this may show no sign before it is reported."""
     longest = max(position.longest_seconds for position in positions)
     return max(PATIENCE_SECONDS, LONGER_FACTOR * longest)
+
+
+class StallLimit:
+    """Whether an attempt has made no progress for too long, while nobody asks for its progress. Otherwise the
+    operator judges it: its limits may have changed since the pod was made."""
+
+    def __init__(self, settings: TrainerSettings, *, now: float) -> None:
+        """The limits are those of `settings`, and the attempt begins at `now` (monotonic, in seconds)."""
+        self._stall_seconds = settings.stall_timeout_seconds
+        self._startup_seconds = settings.startup_deadline_seconds
+        self._clocks = Clocks.begin(now)
+
+    def exceeded(
+        self, progress: Progress | None, *, asked_at: float | None, now: float
+    ) -> TerminationMessage | None:
+        """Why the attempt is to end, given its newest report and when somebody asked for it last; None while
+        it is not."""
+        if progress is None:
+            return None  # a pod without rank 0
+        self._clocks = self._clocks.updated(progress, now=now)
+        has_begun = self._clocks.has_begun
+        limit = self._stall_seconds if has_begun else self._startup_seconds
+        is_judged = asked_at is not None and now - asked_at < HEARD_SECONDS
+        seconds = now - self._clocks.alive_at
+        if limit is None or is_judged or seconds < limit:
+            return None
+        field = "stallTimeoutSeconds" if has_begun else "startupDeadlineSeconds"
+        sentence = f"no sign of life for {seconds:.0f} s ({field} is {limit}), and no operator asks"
+        return TerminationMessage(
+            exit_code=ExitCode.TRANSIENT,
+            reason=Reason.TRAINER_STALLED,
+            message=f"{sentence}: {progress.message or progress.state.value}",
+        )

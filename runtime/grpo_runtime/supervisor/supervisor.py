@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grpo_api.contract.endpoints import RENDEZVOUS_PORT, TRAINER_PORT
+from grpo_api.contract.endpoints import HEARTBEAT_SECONDS, RENDEZVOUS_PORT, TRAINER_PORT
 from grpo_api.contract.graces import RANKS_GRACE_SECONDS
 from grpo_api.contract.progress import Progress, TerminationMessage, TrainerState
 from grpo_runtime.errors import KnownError
-from grpo_runtime.process.any_address import ANY_ADDRESS
 from grpo_runtime.process.failure import describe_failure, read_failure
+from grpo_runtime.process.network import ANY_ADDRESS
 from grpo_runtime.process.termination import write_termination_message
 from grpo_runtime.report.progress import ProgressFile, progress_json, read_progress
 from grpo_runtime.report.prometheus import PROMETHEUS_FILE
@@ -28,7 +28,6 @@ from grpo_runtime.settings import TrainerSettings, read_trainer_settings
 from grpo_runtime.storage.files import read_if_there
 from grpo_runtime.supervisor.endpoint import Endpoint
 from grpo_runtime.supervisor.fork_server import STOP_SIGNALS, SUPERVISOR_PID
-from grpo_runtime.supervisor.heartbeat import Heartbeat
 from grpo_runtime.supervisor.outcome import decide_outcome
 from grpo_runtime.supervisor.places import places_of_pod
 from grpo_runtime.supervisor.rank_processes import (
@@ -38,13 +37,11 @@ from grpo_runtime.supervisor.rank_processes import (
     spawned,
     wait_for_signal,
 )
-from grpo_runtime.supervisor.stall_limit import StallLimit
-from grpo_runtime.supervisor.standstill import Standstill
+from grpo_runtime.supervisor.standstill import StallLimit, Standstill
 
 logger = logging.getLogger(__name__)
 
 RANKS_COMMAND = (sys.executable, "-m", "grpo_runtime.cli", "ranks")
-
 _PEERS_MAY_FINISH_SECONDS = 10.0
 """How long the other ranks have to end after one failed, before they are killed."""
 _CAUSE_MAY_FOLLOW_SECONDS = 1.0
@@ -194,3 +191,20 @@ def _watch(
             ranks.kill()
             kill_at = None
     return _Watched(exits, is_stop_requested=is_stop_requested, stalled=stalled)
+
+
+class Heartbeat:
+    """The sign of life for the liveness probe, which nobody can keep from it over the network: a file that
+    the main loop touches."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._next = time.monotonic()
+
+    def beat(self) -> float:
+        """Touch the file when it is time to; returns when the next beat is due, on the monotonic clock."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._file.touch()
+            self._next = now + HEARTBEAT_SECONDS
+        return self._next

@@ -9,7 +9,9 @@ import torch
 
 from grpo_runtime.rollouts.interface import Rollout
 from grpo_runtime.trainer.distributed import Ranks
-from grpo_runtime.trainer.micro_batches import NUM_EMPTY_TOKENS
+
+NUM_EMPTY_TOKENS = 2
+"""Tokens of a batch without sequences: the shortest one in which one token predicts another."""
 
 
 @dataclass(frozen=True)

@@ -9,27 +9,30 @@ from pathlib import Path
 import torch
 
 from grpo_api.contract.run_config import RunConfig
-from grpo_runtime.engines.arguments import is_cpu_build
 from grpo_runtime.engines.colocated.child_engine import ChildEngine
-from grpo_runtime.engines.colocated.child_environment import VISIBLE_DEVICES, child_environment
 from grpo_runtime.engines.colocated.child_liveness import ChildLimits
-from grpo_runtime.engines.colocated.child_process import spawned
-from grpo_runtime.engines.colocated.engine_process import StartProcess
+from grpo_runtime.engines.colocated.engine_process import (
+    VISIBLE_DEVICES,
+    StartProcess,
+    child_environment,
+    spawned,
+)
 from grpo_runtime.engines.colocated.engine_slice import EngineOfRank, EngineSlice, engine_name
 from grpo_runtime.engines.colocated.engines import ColocatedEngines
-from grpo_runtime.engines.colocated.messages import Channel
 from grpo_runtime.engines.colocated.rank_engine import RankEngine
+from grpo_runtime.engines.colocated.rank_messages import Channel
 from grpo_runtime.engines.colocated.ray.cluster import RayMember, join_ray
-from grpo_runtime.engines.colocated.ray.placement import RayShape
+from grpo_runtime.engines.colocated.ray.layout import RayShape
+from grpo_runtime.engines.colocated.ray.node_folder import ray_token
 from grpo_runtime.engines.colocated.ray.rank_end import actor_of
-from grpo_runtime.engines.colocated.ray.token import ray_token
 from grpo_runtime.engines.colocated.recovering_engine import RecoveringEngine
+from grpo_runtime.engines.vllm.arguments import is_cpu_build
 from grpo_runtime.rollouts.interface import Engines
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.torch_threads import num_engine_threads
 from grpo_runtime.trainer.device import release_cached_memory, use_device
 from grpo_runtime.trainer.distributed import Ranks
-from grpo_runtime.weight_sync.needed_gpu import find_usable_backend
+from grpo_runtime.weight_sync.backend_of_run import find_usable_backend
 
 StartEngine = Callable[[TrainerSettings], EngineOfRank]
 """Starts the engine of a rank, or its part of one."""
@@ -59,7 +62,7 @@ def slice_engine(
     name = engine_name(ranks.rank // run_config.engine.tensor_parallel_size)
     if start is not None:
         engine = start(settings)
-    elif run_config.has_own_process:
+    elif run_config.engine_has_own_process:
         start_process = _actor(settings, channel) if run_config.is_on_ray else spawned(_CHILD, _environment())
         engine = _start_beside(
             run_config, start_process, model_dir=model_dir, name=name, release_memory=release_memory
@@ -96,9 +99,9 @@ def _start_within(
     run_config: RunConfig, *, model_dir: Path, name: str, release_memory: Callable[[], None]
 ) -> EngineOfRank:
     """The engine in this process."""
-    from grpo_runtime.engines.colocated.vllm_engine import VllmEngine
+    from grpo_runtime.engines.vllm.local_engine import VllmEngine
 
-    backend = find_usable_backend(run_config.weight_sync_backend)
+    backend = find_usable_backend(run_config)
     release_memory()
     return RankEngine(
         VllmEngine(run_config, model_dir=model_dir, name=name),
@@ -128,7 +131,7 @@ def _start_beside(
     }
     return RecoveringEngine(
         lambda: ChildEngine(start_process, message=message, limits=limits),
-        backend=find_usable_backend(run_config.weight_sync_backend),
+        backend=find_usable_backend(run_config),
         sleep_level=run_config.engine.sleep_level,
         timeout_seconds=timeout_seconds,
         release_memory=release_memory,
@@ -159,7 +162,7 @@ def _actor(settings: TrainerSettings, channel: Channel) -> StartProcess:
 
 
 def _environment() -> dict[str, str]:
-    """That of an engine in a process of its own."""
+    """Environment of an engine in a process of its own."""
     return child_environment(
         os.environ,
         is_cpu=is_cpu_build(),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.data.prompt import Prompt
-from grpo_runtime.engines.arguments import is_cpu_build
+from grpo_runtime.engines.vllm.arguments import is_cpu_build
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.model.fit import require_cpu_heads, require_fit
@@ -29,7 +29,7 @@ from grpo_runtime.trainer.training_prompts import load_evaluation_prompts, load_
 
 
 def check_data(run_config: RunConfig, *, volumes_dir: Path, cache_dir: Path, has_cpu_engines: bool) -> int:
-    """The number of prompts that can be trained on. Warnings tell what is left out. `cache_dir` is for a
+    """The number of prompts that can be trained on. Warnings say what is left out. `cache_dir` is for a
     model that is made.
 
     Raises UserError with the first fault of the model's configuration, or with the first of the data and the
@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> int:
             cache_dir=settings.cache_dir,
             has_cpu_engines=is_cpu_build(),
         )
-    except Exception as error:  # told by the exit code, as a trainer tells it
+    except Exception as error:  # reported by the exit code, as a trainer does
         return write_termination_message(describe_failure(error), termination_log=options.termination_log)
     return 0
 

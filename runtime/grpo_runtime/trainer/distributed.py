@@ -1,13 +1,16 @@
-"""The ranks of a run: how they find each other, agree on what comes next, and get a batch.
+"""The ranks of a run: how they find each other, agree on what comes next, stop together, and get tensors.
 
 Tensors only, never pickled objects.
 """
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import IntEnum
+from types import FrameType
 from typing import TypeVar
 
 import torch
@@ -15,11 +18,8 @@ import torch.distributed as dist
 
 from grpo_runtime.errors import AddressInUseError, PeerLostError, first_line
 from grpo_runtime.report.position import OwnPosition
-from grpo_runtime.trainer.commands import STEP_COMMANDS, Command
-from grpo_runtime.trainer.stop import StopRequest, StopRequestedError
 
 T = TypeVar("T")
-
 MEET_TIMEOUT = timedelta(minutes=15)
 """How long the ranks of all pods may take to appear."""
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
@@ -29,6 +29,55 @@ CHANNEL_TIMEOUT = timedelta(days=365)
 That another rank is gone is noticed by its closed connection, and that it hangs where the ranks meet."""
 MEET_SECONDS = 1.0
 """How often rank 0 meets the others while it waits for engines or rewards."""
+
+
+class Command(IntEnum):
+    """What all ranks do now. Numbers add up where ranks meet: only rank 0 sends another than NONE, which is
+    0."""
+
+    NONE = 0
+    """Nothing: rank 0 waits for engines or rewards."""
+    PROBE = 1
+    """Compute the probe's logprobs under the present weights."""
+    SYNC = 2
+    """Hand the weights to the engines."""
+    TRAIN = 3
+    """Train on the batch that rank 0 sends."""
+    SAVE = 4
+    """Copy what a checkpoint holds, and begin to write it."""
+    EXPORT = 5
+    """Write the trained policy."""
+    DONE = 6
+    """Every step is done: end."""
+    STOP = 7
+    """A rank was asked to stop, and what had to be saved is saved: end."""
+    DIGEST = 8
+    """Digest the weights that were trained."""
+    READ = 9
+    """Rank 0 has read what the run begins with: continue."""
+
+
+STEP_COMMANDS = frozenset({Command.PROBE, Command.SYNC, Command.TRAIN})
+"""Commands of a step, which are void when a rank was asked to stop."""
+
+
+class StopRequestedError(Exception):
+    """A rank was asked to stop. Control flow, not a failure: the run stands at its last step boundary."""
+
+
+class StopRequest:
+    """Set by SIGTERM and SIGINT once `listen` was called."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+
+    def listen(self) -> None:
+        """Take over SIGTERM and SIGINT of this process."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._remember)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        self.is_set = True
 
 
 @dataclass(frozen=True)
@@ -47,7 +96,7 @@ class Ranks:
     def __init__(
         self, *, rank: int, world_size: int, stop: StopRequest, position: OwnPosition | None = None
     ) -> None:
-        """What this rank does is told in `position`."""
+        """`position` reports what this rank does."""
         self.position = position or OwnPosition()
         self.rank = rank
         self.world_size = world_size
@@ -126,7 +175,7 @@ class Ranks:
     def report_engine_state(
         self, *, num_finished: Callable[[], int], is_starting_again: Callable[[], bool] = bool
     ) -> None:
-        """From now on this rank tells the others at every meeting how many samples its engine has finished,
+        """Report to the other ranks at every meeting from now on how many samples its engine has finished,
         and whether it was lost and is started again."""
         self._count_finished = num_finished
         self._is_starting_again = is_starting_again
@@ -178,7 +227,7 @@ class Ranks:
         return RankChannel(rank=self.rank, world_size=self.world_size, group=group)
 
     def leave(self) -> None:
-        """Wait for the other ranks. The group is not destroyed: see `rank._end`."""
+        """Wait for the other ranks. The group is not destroyed: the process ends with it, in `rank`."""
         with peer_errors():
             dist.barrier()
 

@@ -1,4 +1,4 @@
-"""How a run ends on rank 0: what an error leaves time for, who is told of it, and the page of the run."""
+"""How a run ends on rank 0: what an error leaves time for, where it is reported, and the page of the run."""
 
 import logging
 import time
@@ -28,8 +28,8 @@ class TimeLeft:
         self._began: float | None = None
 
     def of(self, seconds: float) -> float:
-        """What is left of the first `seconds` after the error, which is when this is asked for the first
-        time; 0 when they are over."""
+        """Seconds that remain of the first `seconds` after the error, which is when this is asked for the
+        first time; 0 when they are over."""
         now = self._clock()
         self._began = now if self._began is None else self._began
         return max(self._began + seconds - now, 0.0)
@@ -38,7 +38,7 @@ class TimeLeft:
 @contextmanager
 def closed_after_an_error(reporter: Reporter, *, output_dir: Path) -> Iterator[TimeLeft]:
     """After an error, close the sinks and write the page: a run that failed is one that people look at, and
-    no tracker may show it as one that goes on. The error rises.
+    no tracker may show it as one that continues. The error rises.
 
     When a later attempt has begun, nothing is done: the run of a tracker and the page are that attempt's.
     """
@@ -61,7 +61,7 @@ def write_page(output_dir: Path, *, timeout_seconds: float | None = None) -> Non
 
     def write() -> None:
         # Plotly takes seconds to import
-        from grpo_runtime.report.page.page import write_page
+        from grpo_runtime.report.page import write_page
 
         write_page(output_dir)
 

@@ -1,12 +1,13 @@
 """How good the policy is on prompts that it is not trained on. P prompts, S samples of each, F rewards.
 
 An evaluation leaves nothing behind that a step could see: it has seeds and prompts of its own, and is not in
-the journal. An attempt that goes on from a checkpoint makes the later ones again, with the same result.
+the journal. An attempt that continues from a checkpoint makes the later ones again, with the same result.
 """
 
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from transformers import PreTrainedTokenizerBase
 
@@ -17,7 +18,7 @@ from grpo_runtime.algorithm.advantages import compute_advantages
 from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.errors import RewardServiceUnreachableError, UserError
-from grpo_runtime.report.completions import completion_metrics
+from grpo_runtime.report.metrics import completion_metrics
 from grpo_runtime.rollouts.group import Group, completions_of, rewards_of
 from grpo_runtime.rollouts.prompting import make_requests
 
@@ -29,6 +30,15 @@ REWARD = f"{PREFIX}reward"
 FAILED = f"{PREFIX}failed"
 """1 or 0 in each evaluation."""
 OF_COMPLETIONS = ("completions/mean_length", "completions/clipped_ratio")
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Result of an evaluation. One that is cut off by a stop request says nothing about the policy."""
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    is_best: bool = False
+    is_stopped: bool = False
 
 
 class Evaluation:
@@ -73,24 +83,26 @@ class Evaluation:
         return step % self._options.every_steps == 0 or step == self._last_step
 
     def groups(self, step: int) -> list[Group]:
-        """What is sampled after `step` finished steps: S completions of each prompt."""
+        """Groups that are sampled after `step` finished steps: S completions of each prompt."""
         return [
             Group(step=step, number=number, prompt=prompt, requests=requests)
             for number, (prompt, requests) in enumerate(zip(self._prompts, self._requests, strict=True))
         ]
 
     async def measure(self, scoring: Awaitable[None], groups: Sequence[Group]) -> Mapping[str, float]:
-        """What was found with `groups`, once `scoring` has scored all of them. An evaluation whose rewards
+        """Metrics of `groups`, once `scoring` has scored all of them. An evaluation whose rewards
         fail ends no run: training does not need it."""
         try:
             await scoring
         except (UserError, RewardServiceUnreachableError) as error:
-            logger.warning("the evaluation after step %d failed, training goes on: %s", groups[0].step, error)
+            logger.warning(
+                "the evaluation after step %d failed, training continues: %s", groups[0].step, error
+            )
             return {FAILED: 1.0}
         return {**self.metrics(groups), FAILED: 0.0}
 
     def metrics(self, groups: Sequence[Group]) -> Mapping[str, float]:
-        """What an evaluation found. A reward that no completion has is left out."""
+        """Metrics of an evaluation. A reward that no completion has is left out."""
         completions, rewards = completions_of(groups), without_overflow(rewards_of(groups))
         # the sums are those of training; what is compared within a group is not looked at
         options = AdvantageOptions(group_size=len(completions), weights=self._weights, scale_rewards="none")

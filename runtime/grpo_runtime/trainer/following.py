@@ -1,4 +1,4 @@
-"""A rank other than 0: executes what rank 0 announces."""
+"""A rank other than 0: executes what rank 0 announces, in mode Colocated with an engine of its own."""
 
 from collections.abc import Callable
 
@@ -6,16 +6,47 @@ from transformers import PreTrainedTokenizerBase
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import Mode
+from grpo_runtime.engines.colocated.engine_slice import EngineSlice
+from grpo_runtime.engines.colocated.engines import EngineExecutor
 from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.batch import receive_batch
-from grpo_runtime.trainer.checkpoint.shard_saver import ShardSaver
-from grpo_runtime.trainer.commands import Command
-from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.checkpoint.saver import ShardSaver
+from grpo_runtime.trainer.distributed import Command, Ranks
 from grpo_runtime.trainer.ending import FINISH_SECONDS
 from grpo_runtime.trainer.learner import Learner
-from grpo_runtime.trainer.probe import make_probe
+from grpo_runtime.trainer.rank_context import RankContext
 from grpo_runtime.trainer.strategy.interface import Strategy
-from grpo_runtime.trainer.weight_digest import weight_digest
+from grpo_runtime.trainer.weight_checks import make_probe, weight_digest
+
+
+def follow(context: RankContext, *, start_slice: Callable[[], EngineSlice], keep_alive: list[object]) -> bool:
+    """Follow rank 0 to the end: True when every step is done, False when asked to stop. The engine of this
+    rank outlives the call in `keep_alive`."""
+    run_config, ranks = context.settings.run_config, context.ranks
+    saver = ShardSaver(
+        context.store,
+        model=context.loaded.model,
+        strategy=context.strategy,
+        ranks=ranks,
+        output_dir=context.settings.output_dir,
+        is_shared=run_config.saves_shards,
+        reference=context.reference,
+    )
+    on_tick = _nothing
+    if run_config.mode is Mode.COLOCATED:
+        ranks.position.at("starts its engine")
+        engine_slice = start_slice()
+        keep_alive.append(engine_slice)
+        on_tick = EngineExecutor(engine_slice, weights=context.strategy.engine_weights()).check
+    follower = FollowingRank(
+        run_config,
+        ranks=ranks,
+        strategy=context.strategy,
+        learner=context.learner,
+        saver=saver,
+        tokenizer=context.loaded.tokenizer,
+    )
+    return follower.follow(step=context.state.step, on_tick=on_tick)
 
 
 class FollowingRank:
@@ -87,3 +118,7 @@ class FollowingRank:
     def _read(self, tensors: NamedTensors) -> None:
         for _ in tensors:
             self._ranks.position.moved(work=1)
+
+
+def _nothing() -> None:
+    """Does nothing: what a rank without an engine does each time the ranks have met."""

@@ -15,24 +15,24 @@ from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.sampler import PromptSampler
 from grpo_runtime.engines.colocated.engine_slice import num_colocated_engines
 from grpo_runtime.errors import UserError
-from grpo_runtime.export.at_the_end import ModelUploads
-from grpo_runtime.export.destinations import open_destinations
-from grpo_runtime.process.loop_thread import LoopThread
+from grpo_runtime.export.destination import open_destinations
+from grpo_runtime.export.upload import ModelUploads
+from grpo_runtime.process.background import LoopThread
 from grpo_runtime.process.user_code import FunctionFile
-from grpo_runtime.report.reporter import Reporter
+from grpo_runtime.report.reporter import SINKS, Reporter
 from grpo_runtime.report.run_file import keep_run_file
-from grpo_runtime.report.sinks import SINKS
 from grpo_runtime.report.trackers.registry import open_trackers
 from grpo_runtime.rewards.kinds import reward_functions
 from grpo_runtime.rewards.pool import RewardPool
+from grpo_runtime.rollouts.collect import EngineSource
 from grpo_runtime.rollouts.function.turns import FunctionOptions, RolloutFunction
 from grpo_runtime.rollouts.interface import Engines
 from grpo_runtime.rollouts.journal.journal import JOURNAL, Journal, NoJournal
 from grpo_runtime.rollouts.sampling import sampling_checksum
 from grpo_runtime.rollouts.scoring import Scorer
-from grpo_runtime.rollouts.source import EngineSource
 from grpo_runtime.settings import TrainerSettings
-from grpo_runtime.trainer.checkpoint.saver import MODEL_FOLDER, Saver
+from grpo_runtime.trainer.checkpoint.model_export import MODEL_FOLDER
+from grpo_runtime.trainer.checkpoint.saver import Saver
 from grpo_runtime.trainer.ending import FINISH_SECONDS, closed_after_an_error, write_page
 from grpo_runtime.trainer.evaluation import Evaluation
 from grpo_runtime.trainer.loop import Coordinator
@@ -47,7 +47,7 @@ Connect = Callable[[TrainerSettings], Engines]
 
 async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_alive: list[object]) -> bool:
     """Train to the end: True when every step is done, False when asked to stop. The engines outlive the call
-    in `keep_alive`: see `rank`."""
+    in `keep_alive`."""
     settings, run_config = context.settings, context.settings.run_config
     position = context.ranks.position
     position.at("reads the dataset")
@@ -61,7 +61,7 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
         output_dir=settings.output_dir,
         newest_step=context.beginning.own_step,
         origin=context.loaded.origin,
-        is_shared=run_config.shares_saves,
+        is_shared=run_config.saves_shards,
         exports_merged=run_config.exports_merged,
         reference=context.reference,
     )

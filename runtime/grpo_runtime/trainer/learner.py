@@ -1,14 +1,18 @@
-"""One training phase: a batch in, updated weights and metrics out. The same on every rank."""
+"""One training phase: a batch in, updated weights and metrics out. The same on every rank.
+
+What the learner remembers from one step to the next, beside weights and optimizer, is its `LearnerState`.
+"""
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
+from typing import Any
 
 import torch
 
-from grpo_api.contract.resolved_sections import ResolvedAlgorithm
+from grpo_api.contract.run_config import ResolvedAlgorithm
 from grpo_runtime.algorithm.entropy_bonus import EntropyBonus
 from grpo_runtime.algorithm.losses import compute_loss
 from grpo_runtime.algorithm.metrics import Metric, Metrics, merge_metrics, metric_values, reduce_metrics
@@ -16,16 +20,26 @@ from grpo_runtime.algorithm.top_entropy import top_entropy_threshold
 from grpo_runtime.algorithm.types import Denominators, LossInputs, LossOutput
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.repeatable import repeatable_sums
+from grpo_runtime.trainer.algorithm_options import entropy_control, loss_options
 from grpo_runtime.trainer.batch import Batch
 from grpo_runtime.trainer.distributed import Ranks, peer_errors
-from grpo_runtime.trainer.learner_state import LearnerState, first_state
-from grpo_runtime.trainer.loss_options import entropy_control, loss_options
-from grpo_runtime.trainer.minibatches import divide_groups
+from grpo_runtime.trainer.micro_batches import StepParts, UpdateParts, divide_groups, divide_step
 from grpo_runtime.trainer.reference import Reference
-from grpo_runtime.trainer.step_parts import StepParts, UpdateParts, divide_step
 from grpo_runtime.trainer.strategy.interface import Strategy
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerState:
+    """Where the learner stands at a step boundary: the same on every rank, and a part of a checkpoint."""
+
+    skipped_steps: int = 0
+    """Steps in a row, up to the last one, in which no gradient was finite."""
+    entropy_coefficient: float = 0.0
+    """Coefficient of the entropy bonus, where it follows a target."""
+    is_entropy_low: bool = False
+    """Whether the entropy was at or below the target in the last step. Before the first it is not known."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +49,9 @@ class _Update:
     pieces: Sequence[Batch]
     denominators: Denominators
     ref_logprobs: Sequence[torch.Tensor | None]
-    """Of the reference policy, if there is one."""
+    """Logprobs of the reference policy, if there is one."""
     old_logprobs: list[torch.Tensor | None]
-    """Of the weights before the step's first update; None until that has computed them."""
+    """Logprobs of the weights before the step's first update; None until that has computed them."""
 
 
 class Learner:
@@ -106,25 +120,6 @@ class Learner:
             self._follow_entropy(values.get("entropy"))
         return {**values, **parts.metrics, "learning_rate": rate}
 
-    def _set_entropy_bonus(self) -> None:
-        """Give the loss the coefficient of this step, where it follows a target."""
-        if self._entropy_control is None:
-            return
-        coefficient = self.state.entropy_coefficient if self.state.is_entropy_low else 0.0
-        self._options = replace(self._options, entropy=EntropyBonus(coefficient=coefficient))
-
-    def _follow_entropy(self, entropy: float | None) -> None:
-        """Move the coefficient by the mean entropy of all tokens of a step; None says nothing."""
-        control = self._entropy_control
-        if control is not None and entropy is not None:
-            self.state = replace(
-                self.state,
-                entropy_coefficient=control.coefficient_after(
-                    self.state.entropy_coefficient, entropy=entropy
-                ),
-                is_entropy_low=control.is_low(entropy),
-            )
-
     def _divide(self, batch: Batch, *, step: int) -> StepParts:
         return divide_step(
             batch,
@@ -152,14 +147,8 @@ class Learner:
         old_logprobs: list[torch.Tensor | None] = [None] * len(pieces)
         if not is_first:  # nothing has changed the weights before the first, which finds them on its way
             told = self._told(pieces, "computes logprobs of the old policy")
-            old_logprobs = [self._score(piece)[0] for piece in told]
+            old_logprobs = [self._strategy.score_only(piece.token_ids, piece.loss_mask)[0] for piece in told]
         return _Update(pieces, parts.denominators, ref_logprobs, old_logprobs)
-
-    def _told(self, pieces: Sequence[Batch], what: str) -> Iterator[Batch]:
-        """The micro-batches, while this rank tells at which of them it is."""
-        for index, piece in enumerate(pieces):
-            self._ranks.position.at(what, f"micro-batch {index + 1} of {len(pieces)}", work=index > 0)
-            yield piece
 
     def _add_gradients(self, update: "_Update") -> list[Metrics]:
         """Compute the gradient of an update, one micro-batch after the other."""
@@ -178,22 +167,6 @@ class Learner:
                 update.old_logprobs[index] = logprobs
             metrics.append(output.metrics | {"loss": self._part_of_sum(output.loss, is_first=index == 0)})
         return metrics
-
-    def _count_skipped(self, grad_norms: Sequence[float], *, step: int) -> dict[str, float]:
-        """Metrics of the gradients of a step's updates. Raises UserError when this is the last of the steps
-        without any that may follow one another."""
-        finite = [norm for norm in grad_norms if math.isfinite(norm)]
-        num_skipped = len(grad_norms) - len(finite)
-        num_steps = 0 if finite else self.state.skipped_steps + 1
-        self.state = replace(self.state, skipped_steps=num_steps)
-        if num_skipped and self._ranks.rank == 0:
-            logger.warning(
-                "step %d: the gradient of %d of %d updates is not finite, so they were left out",
-                *(step + 1, num_skipped, len(grad_norms)),
-            )
-        if num_steps >= self._max_non_finite_steps:
-            raise _nothing_finite(num_steps, step=step)
-        return {"skipped_updates": float(num_skipped)} | ({"grad_norm": fmean(finite)} if finite else {})
 
     def _learn_from(
         self,
@@ -223,9 +196,10 @@ class Learner:
         self._strategy.backward(output.loss)
         return logprobs.detach(), output
 
-    def _score(self, piece: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logprobs and entropies [B, T-1] under the weights as they are."""
-        return self._strategy.score_only(piece.token_ids, piece.loss_mask)
+    def _part_of_sum(self, loss: torch.Tensor, *, is_first: bool) -> Metric:
+        """The loss is the sum over the parts of an update and the mean over updates: count one part."""
+        is_counted = is_first and self._ranks.rank == 0
+        return Metric(kind="mean", total=loss.detach(), count=loss.new_tensor(float(is_counted)))
 
     def _entropy_threshold(self, pieces: Sequence[Batch]) -> torch.Tensor | None:
         """Scalar: that of an update's tokens of all ranks under the weights as they are; None: all count.
@@ -237,26 +211,91 @@ class Learner:
             return None
         found = []
         for piece in self._told(pieces, "computes entropies"):
-            _, entropies = self._score(piece)
+            _, entropies = self._strategy.score_only(piece.token_ids, piece.loss_mask)
             found.append(entropies[piece.loss_mask])
         entropies = self._ranks.all_of(torch.cat(found))
         return top_entropy_threshold(
             entropies, mask=torch.ones_like(entropies, dtype=torch.bool), quantile=quantile
         )
 
-    def _part_of_sum(self, loss: torch.Tensor, *, is_first: bool) -> Metric:
-        """The loss is the sum over the parts of an update and the mean over updates: count one part."""
-        is_counted = is_first and self._ranks.rank == 0
-        return Metric(kind="mean", total=loss.detach(), count=loss.new_tensor(float(is_counted)))
+    def _told(self, pieces: Sequence[Batch], what: str) -> Iterator[Batch]:
+        """The micro-batches, while this rank reports at which of them it is."""
+        for index, piece in enumerate(pieces):
+            self._ranks.position.at(what, f"micro-batch {index + 1} of {len(pieces)}", work=index > 0)
+            yield piece
+
+    def _set_entropy_bonus(self) -> None:
+        """Give the loss the coefficient of this step, where it follows a target."""
+        if self._entropy_control is None:
+            return
+        coefficient = self.state.entropy_coefficient if self.state.is_entropy_low else 0.0
+        self._options = replace(self._options, entropy=EntropyBonus(coefficient=coefficient))
+
+    def _follow_entropy(self, entropy: float | None) -> None:
+        """Move the coefficient by the mean entropy of all tokens of a step; None says nothing."""
+        control = self._entropy_control
+        if control is not None and entropy is not None:
+            self.state = replace(
+                self.state,
+                entropy_coefficient=control.coefficient_after(
+                    self.state.entropy_coefficient, entropy=entropy
+                ),
+                is_entropy_low=control.is_low(entropy),
+            )
+
+    def _count_skipped(self, grad_norms: Sequence[float], *, step: int) -> dict[str, float]:
+        """Metrics of the gradients of a step's updates. Raises UserError when this is the last of the steps
+        without any that may follow one another."""
+        finite = [norm for norm in grad_norms if math.isfinite(norm)]
+        num_skipped = len(grad_norms) - len(finite)
+        num_steps = 0 if finite else self.state.skipped_steps + 1
+        self.state = replace(self.state, skipped_steps=num_steps)
+        if num_skipped and self._ranks.rank == 0:
+            logger.warning(
+                "step %d: the gradient of %d of %d updates is not finite, so they were left out",
+                *(step + 1, num_skipped, len(grad_norms)),
+            )
+        if num_steps >= self._max_non_finite_steps:
+            raise _nothing_finite(num_steps, step=step)
+        return {"skipped_updates": float(num_skipped)} | ({"grad_norm": fmean(finite)} if finite else {})
 
 
 def _nothing_finite(num_steps: int, *, step: int) -> UserError:
-    """What ends a run in `step` (from 0), after as many steps without an update as may follow one another. It
-    is no error to retry: training repeats to the last bit."""
+    """The error that ends a run in `step` (from 0), after as many steps without an update as may follow one
+    another. It is no error to retry: training repeats to the last bit."""
     which = f"gradients of the last {num_steps} steps, up to step {step + 1}, are"
     if num_steps == 1:
         which = f"gradient of step {step + 1} is"
     return UserError(
         f"the {which} not finite (algorithm.maxNonFiniteSteps is {num_steps}): lower "
         "algorithm.optimizer.learningRate, or look for completions with extreme rewards"
+    )
+
+
+def first_state(algorithm: ResolvedAlgorithm) -> LearnerState:
+    """Where a run begins."""
+    entropy = algorithm.entropy
+    return LearnerState(entropy_coefficient=0.0 if entropy is None else entropy.coefficient)
+
+
+def state_after(
+    algorithm: ResolvedAlgorithm, saved: Mapping[str, Any], *, is_of_other_run: bool
+) -> LearnerState:
+    """Where a run continues from what its checkpoint has of the learner. From the checkpoint of another run,
+    which may have had another `algorithm`, only an entropy coefficient is taken that follows a target."""
+    first = first_state(algorithm)
+    if not is_of_other_run:
+        return replace(first, **saved)
+    follows_target = algorithm.entropy is not None and algorithm.entropy.target is not None
+    coefficient = saved.get("entropy_coefficient", 0.0)
+    return replace(first, entropy_coefficient=coefficient) if follows_target and coefficient else first
+
+
+def shared_state(state: LearnerState, *, ranks: Ranks) -> LearnerState:
+    """Rank 0's `state` on every rank, which all call this at the same time."""
+    values = torch.tensor([float(value) for value in asdict(state).values()], dtype=torch.float64)
+    found = ranks.broadcast(values).tolist()
+    kinds = (type(value) for value in asdict(state).values())
+    return LearnerState(
+        **{name: kind(value) for name, kind, value in zip(asdict(state), kinds, found, strict=True)}
     )

@@ -11,33 +11,30 @@ from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.algorithm.advantages import compute_advantages
 from grpo_runtime.data.sampler import PromptSampler
-from grpo_runtime.export.at_the_end import ModelUploads
+from grpo_runtime.export.upload import ModelUploads
 from grpo_runtime.model.completion_decoder import CompletionDecoder
-from grpo_runtime.process.loop_thread import LoopThread
-from grpo_runtime.report.completions import count_tokens
-from grpo_runtime.report.engine_notes import without_weights
+from grpo_runtime.process.background import LoopThread
+from grpo_runtime.report.metrics import count_tokens
+from grpo_runtime.report.phases import Stopwatch
 from grpo_runtime.report.reporter import Reporter
-from grpo_runtime.report.sample import Sample
-from grpo_runtime.report.stopwatch import Stopwatch
+from grpo_runtime.report.samples import Sample
+from grpo_runtime.report.waiting import without_weights
+from grpo_runtime.rollouts.collect import Source
 from grpo_runtime.rollouts.group import Group, completions_of, rewards_of
 from grpo_runtime.rollouts.interface import Engines, Generation, SyncReport
 from grpo_runtime.rollouts.journal.journal import Journal, NoJournal
 from grpo_runtime.rollouts.scoring import Scorer
-from grpo_runtime.rollouts.source import Source
-from grpo_runtime.rollouts.stream import StepGroups, Stream, advantage_options
+from grpo_runtime.rollouts.stream import StepGroups, Stream
+from grpo_runtime.trainer.algorithm_options import advantage_options
 from grpo_runtime.trainer.batch import make_batch, send_batch
 from grpo_runtime.trainer.checkpoint.contents import RunState
 from grpo_runtime.trainer.checkpoint.saver import Saver
-from grpo_runtime.trainer.commands import Command
-from grpo_runtime.trainer.distributed import Ranks
-from grpo_runtime.trainer.evaluation import Evaluation
+from grpo_runtime.trainer.distributed import Command, Ranks, StopRequestedError
+from grpo_runtime.trainer.evaluation import Evaluated, Evaluation
 from grpo_runtime.trainer.learner import Learner
-from grpo_runtime.trainer.probe import make_probe
-from grpo_runtime.trainer.samples import samples_of
-from grpo_runtime.trainer.step_results import Evaluated, Learned, step_metrics
-from grpo_runtime.trainer.stop import StopRequestedError
+from grpo_runtime.trainer.step_report import Learned, samples_of, step_metrics
 from grpo_runtime.trainer.strategy.interface import Strategy
-from grpo_runtime.trainer.weight_digest import weight_digest
+from grpo_runtime.trainer.weight_checks import make_probe, weight_digest
 
 T = TypeVar("T")
 
@@ -60,7 +57,7 @@ class Coordinator:
     decoder: CompletionDecoder
     source: Source
     thread: LoopThread
-    """Of the source and the reward functions."""
+    """Thread of the source and the reward functions."""
     uploads: ModelUploads = field(default_factory=ModelUploads)
     left_out: Mapping[str, int] = field(default_factory=dict)
     """How many prompts were left out of the dataset, by the metric of the reason."""
@@ -108,6 +105,7 @@ class Coordinator:
             thread=self.thread,
             attend=self._attend,
             sync=self._sync,
+            advantages=advantage_options(self.run_config),
         )
 
     async def _store_journal(self, *, watch: Stopwatch) -> None:
@@ -117,7 +115,7 @@ class Coordinator:
         with watch.phase("score"):
             await self.ranks.attend(
                 self.journal.wait_until_stored(),
-                on_tick=lambda: self.reporter.moves("the journal is being written", num_bytes=0),
+                on_tick=lambda: self.reporter.report_bytes("the journal is being written", num_bytes=0),
             )
 
     def _learn(self, groups: Sequence[Group], *, step: int, watch: Stopwatch) -> Learned:
@@ -250,7 +248,7 @@ class Coordinator:
         if self.saver.is_saving:
             await self.ranks.attend(
                 self.saver.wait(),
-                on_tick=lambda: self.reporter.moves(
+                on_tick=lambda: self.reporter.report_bytes(
                     "a checkpoint is being written", num_bytes=self.saver.num_bytes_written
                 ),
                 ends_on_stop=False,
@@ -269,7 +267,7 @@ class Coordinator:
             self._report_newest_checkpoint()
 
     def _report_newest_checkpoint(self) -> None:
-        self.reporter.saved(self.saver.newest_step, seconds=self.saver.newest_seconds)
+        self.reporter.report_checkpoint(self.saver.newest_step, seconds=self.saver.newest_seconds)
 
     def _report_waiting(self, generation: Generation | None = None, *, waits_for: str = "") -> None:
         engines = self.engines.counts()
@@ -281,10 +279,10 @@ class Coordinator:
     async def _export(self) -> None:
         """Write the trained policy, also when asked to stop: nothing else is left to do."""
         message = "the trained model is being written"
-        self.reporter.moves(message, num_bytes=self.saver.num_bytes_written)
+        self.reporter.report_bytes(message, num_bytes=self.saver.num_bytes_written)
         await self.ranks.attend(
             asyncio.wrap_future(self.saver.export()),
-            on_tick=lambda: self.reporter.moves(message, num_bytes=self.saver.num_bytes_written),
+            on_tick=lambda: self.reporter.report_bytes(message, num_bytes=self.saver.num_bytes_written),
             ends_on_stop=False,
         )
 
@@ -295,7 +293,7 @@ class Coordinator:
         state = self.uploads.state
         await self.ranks.attend(
             self.uploads.run(),
-            on_tick=lambda: self.reporter.moves(state.message, num_bytes=state.num_bytes),
+            on_tick=lambda: self.reporter.report_bytes(state.message, num_bytes=state.num_bytes),
         )
 
     @property
@@ -306,7 +304,7 @@ class Coordinator:
         return PolicyVersion(attempt=self.attempt, step=step)
 
     async def _attend(self, work: Awaitable[T], *, waits_for: Callable[[], str] | None = None) -> T:
-        """Wait for `work` while the ranks go on meeting and the progress goes on being reported."""
+        """Wait for `work` while the ranks continue meeting and the progress continues being reported."""
 
         def on_tick() -> None:
             self._note_commit()

@@ -1,14 +1,110 @@
-"""Which sequences of a step each rank computes together, by a budget of tokens. Pure: every rank knows the
-whole batch and finds the same answer without asking another."""
+"""How the batch of a step is divided: into minibatches, each an update of the optimizer; over the ranks; and
+into micro-batches, which a rank computes one after the other.
+
+All of it is pure: every rank has the whole batch and finds the same answer without asking another.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-NUM_EMPTY_TOKENS = 2
-"""Tokens of an empty micro-batch: the shortest sequence in which one token predicts another."""
+import torch
+
+from grpo_runtime.algorithm.losses import changes_gradient
+from grpo_runtime.algorithm.types import Denominators, LossOptions
+from grpo_runtime.data.seeds import derive_seed
+from grpo_runtime.trainer.batch import NUM_EMPTY_TOKENS, Batch
 
 Rows = tuple[int, ...]
-"""The sequences of one micro-batch, by their index in the batch, longest first."""
+"""Sequences by their index in what is divided."""
+_OF_NO_PROMPT = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateParts:
+    """One rank's part of one update of the optimizer."""
+
+    micro_batches: tuple[Batch, ...]
+    """Micro-batches, as many as on every other rank; where an empty one is among them, it has no token that
+    counts."""
+    denominators: Denominators
+    """Counts of the whole minibatch, also of the sequences that are not computed: the losses of all
+    micro-batches of all ranks then add up to the loss of one process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepParts:
+    """One rank's part of a step."""
+
+    updates: tuple[UpdateParts, ...]
+    """One for each minibatch, in the order in which they are made."""
+    metrics: dict[str, float]
+    """How the step was cut, the same on every rank."""
+
+
+def divide_step(
+    batch: Batch,
+    *,
+    options: LossOptions,
+    rank: int,
+    num_ranks: int,
+    budget: int,
+    is_packed: bool = False,
+    minibatches: Sequence[Sequence[int]] = (),
+) -> StepParts:
+    """The part of `batch` that `rank` computes, in micro-batches of at most `budget` tokens, of which none is
+    padding where it `is_packed`. `minibatches` are the sequences of each, and without them all are one.
+
+    Sequences that change nothing in the gradient are left out.
+    """
+    parts = [batch] if len(minibatches) <= 1 else [batch.part(rows) for rows in minibatches]
+    cuts = [
+        partition(
+            part.lengths,
+            is_counted=changes_gradient(part.advantages, options=options).tolist(),
+            num_ranks=num_ranks,
+            budget=budget,
+            is_packed=is_packed,
+        )
+        for part in parts
+    ]
+    updates = tuple(
+        UpdateParts(
+            micro_batches=tuple(part.part(rows) for rows in cut.by_rank[rank]),
+            denominators=Denominators.of_mask(
+                part.loss_mask, num_micro_batches=max(1, cut.num_with_sequences)
+            ),
+        )
+        for part, cut in zip(parts, cuts, strict=True)
+    )
+    is_computed = changes_gradient(batch.advantages, options=options)
+    num_computed_tokens = float(batch.loss_mask[is_computed].sum())
+    metrics = {
+        "batch/micro_batches": float(sum(cut.num_micro_batches for cut in cuts)),
+        "batch/padding_share": padding_share(cuts),
+        "batch/computed_share": num_computed_tokens / max(1.0, float(batch.loss_mask.sum())),
+    }
+    return StepParts(updates=updates, metrics=metrics)
+
+
+def divide_groups(
+    num_sequences: int, *, group_size: int, num_minibatches: int, run_seed: int, step: int
+) -> tuple[Rows, ...]:
+    """Deal whole groups of `group_size` sequences out to the minibatches, in an order that follows from seed
+    and step (from 0). One minibatch has all sequences as they are. None is empty: there are fewer where a
+    step has fewer groups, as it may with dynamic sampling."""
+    if num_minibatches == 1:
+        return (tuple(range(num_sequences)),)
+    num_groups = num_sequences // group_size
+    seed = derive_seed(run_seed, step=step, prompt_index=_OF_NO_PROMPT, sample_index=0)
+    groups = torch.randperm(num_groups, generator=torch.Generator().manual_seed(seed)).tolist()
+    return tuple(
+        tuple(
+            row
+            for group in groups[first::num_minibatches]
+            for row in range(group * group_size, (group + 1) * group_size)
+        )
+        for first in range(min(num_minibatches, num_groups))
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,8 +112,9 @@ class Partition:
     """A step in micro-batches."""
 
     by_rank: tuple[tuple[Rows, ...], ...]
-    """The micro-batches of each rank, as many on every rank and at least one. An empty one only keeps the
-    number equal: strategies whose ranks meet in each forward pass would wait for the missing one."""
+    """The micro-batches of each rank, each with its longest sequence first, as many on every rank and at
+    least one. An empty one only keeps the number equal: strategies whose ranks meet in each forward pass
+    would wait for the missing one."""
     padded_tokens: int
     """Tokens that all ranks compute, padding included. None is padding where sequences share a row."""
     counted_tokens: int
@@ -32,12 +129,6 @@ class Partition:
     def num_with_sequences(self) -> int:
         """Micro-batches of all ranks that are not empty."""
         return sum(bool(rows) for micro_batches in self.by_rank for rows in micro_batches)
-
-
-def padding_share(partitions: Sequence[Partition]) -> float:
-    """Share of the tokens computed in all of them that are padding."""
-    counted = sum(each.counted_tokens for each in partitions)
-    return 1 - counted / sum(each.padded_tokens for each in partitions)
 
 
 def partition(
@@ -98,3 +189,9 @@ def _computed(rows: Rows, lengths: Sequence[int], *, is_packed: bool) -> int:
     if not rows:
         return NUM_EMPTY_TOKENS
     return sum(lengths[row] for row in rows) if is_packed else len(rows) * lengths[rows[0]]
+
+
+def padding_share(partitions: Sequence[Partition]) -> float:
+    """Share of the tokens computed in all of them that are padding."""
+    counted = sum(each.counted_tokens for each in partitions)
+    return 1 - counted / sum(each.padded_tokens for each in partitions)

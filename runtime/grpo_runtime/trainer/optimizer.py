@@ -63,7 +63,8 @@ class PolicyOptimizer:
 
 
 def matrix_names(parameters: Mapping[str, torch.Tensor]) -> frozenset[str]:
-    """Those with more than one dimension. They are whole, or show the shape of the whole."""
+    """Names of the parameters with more than one dimension. They are whole, or show the shape of the
+    whole."""
     return frozenset(name for name, parameter in parameters.items() if parameter.ndim > 1)
 
 

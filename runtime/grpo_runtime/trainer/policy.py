@@ -10,7 +10,7 @@ from grpo_api.v1alpha1.spec import Dtype
 from grpo_runtime.algorithm.logprobs import TokenLogprobs
 from grpo_runtime.model.activations import recompute_activations
 from grpo_runtime.model.head import install_scoring_head, last_hidden_states
-from grpo_runtime.model.load import DTYPES
+from grpo_runtime.model.load import MODEL_DTYPES
 from grpo_runtime.model.lora import (
     ADAPTER_DTYPE,
     base_parameters,
@@ -55,7 +55,7 @@ class Policy(torch.nn.Module):
         self._temperature = temperature
         self._is_packed = is_packed
         self._has_entropy_gradient = has_entropy_gradient
-        self.dtype = DTYPES[dtype.value]
+        self.dtype = MODEL_DTYPES[dtype.value]
         """The precision of the run: that of the forward pass, and of the engines' weights."""
 
     @property
@@ -70,25 +70,25 @@ class Policy(torch.nn.Module):
         return has_adapter(self.model)
 
     def trained_parameters(self) -> dict[str, torch.nn.Parameter]:
-        """Those that the optimizer changes, by their names in the model."""
+        """Parameters that the optimizer changes, by their names in the model."""
         return {name: tensor for name, tensor in self.model.named_parameters() if tensor.requires_grad}
 
     def saved_parameters(self) -> dict[str, torch.nn.Parameter]:
-        """Those that are in a checkpoint: of a model with an adapter the adapter's, else all."""
+        """Parameters that are in a checkpoint: of a model with an adapter the adapter's, else all."""
         if self.has_adapter:
             return self.trained_parameters()
         return dict(self.model.named_parameters())
 
     def saved_buffers(self) -> dict[str, torch.Tensor]:
-        """Those that are in a checkpoint beside `saved_parameters`: none of them is trained."""
+        """Buffers that are in a checkpoint beside `saved_parameters`: none of them is trained."""
         if self.has_adapter:
             return {}
         saved = self.model.state_dict().keys()
         return {name: tensor for name, tensor in self.model.named_buffers() if name in saved}
 
     def engine_dtype(self, name: str) -> torch.dtype:
-        """In which a parameter is put together for engines: the run's precision, or the adapter's own, whose
-        product is rounded once it is in the weights."""
+        """Dtype in which a parameter is put together for engines: the run's precision, or the adapter's own,
+        whose product is rounded once it is in the weights."""
         return ADAPTER_DTYPE if is_of_adapter(name) else self.dtype
 
     def forward(
@@ -145,7 +145,7 @@ class PolicyWeights:
         self._whole_parameters = whole_parameters or policy.model.named_parameters
 
     def layout(self) -> tuple[TensorSpec, ...]:
-        """See `WeightSource`."""
+        """Layout of what `tensors` gives, known beforehand."""
         return self._layout
 
     @cached_property
@@ -157,6 +157,7 @@ class PolicyWeights:
         )
 
     def tensors(self) -> NamedTensors:
-        """See `WeightSource`. The tensors may share memory with the policy. An adapter is in them."""
+        """The weights, each whole, one after the other. The tensors may share memory with the policy. An
+        adapter is in them."""
         model = self._policy.model
         return named_weights(model, merged_parameters(model, self._whole_parameters()))

@@ -11,45 +11,28 @@ from pathlib import Path
 from typing import NoReturn
 
 import torch
-from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from grpo_api.contract.exit_codes import ExitCode
-from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.engines.colocated.engine_slice import EngineSlice
-from grpo_runtime.engines.colocated.executor import EngineExecutor
 from grpo_runtime.errors import PeerLostError, UserError
-from grpo_runtime.model.fit import replace_unknown_padding, require_fit
-from grpo_runtime.model.load import (
-    DTYPES,
-    empty_policy,
-    load_config,
-    load_generation_config,
-    load_policy,
-    load_tokenizer,
-)
-from grpo_runtime.model.local_model import LocalModel
-from grpo_runtime.model.lora import add_adapter
+from grpo_runtime.model.load import MODEL_DTYPES
 from grpo_runtime.model.save import files_beside_weights
-from grpo_runtime.process.at_end import run_at_end
 from grpo_runtime.process.failure import explain_abort, write_failure
+from grpo_runtime.process.lifetime import run_at_end
 from grpo_runtime.report.position import OwnPosition
 from grpo_runtime.rollouts.interface import Engines
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
 from grpo_runtime.spec_checks import check_spec
-from grpo_runtime.torch_threads import settle_num_threads
-from grpo_runtime.trainer.checkpoint.shard_saver import ShardSaver
+from grpo_runtime.torch_threads import pin_num_threads
 from grpo_runtime.trainer.colocation import StartEngine, connect_colocated, slice_engine
-from grpo_runtime.trainer.device import collective_backend, training_device
-from grpo_runtime.trainer.distributed import Ranks
-from grpo_runtime.trainer.following import FollowingRank
-from grpo_runtime.trainer.gpu_memory import gpu_memory_errors
+from grpo_runtime.trainer.device import collective_backend, gpu_memory_errors, training_device
+from grpo_runtime.trainer.distributed import Ranks, StopRequest, StopRequestedError
+from grpo_runtime.trainer.following import follow
 from grpo_runtime.trainer.leading import Connect, lead
-from grpo_runtime.trainer.model_commit import ModelCommits, commit_of_first_rank
-from grpo_runtime.trainer.policy import MASTER_DTYPE
-from grpo_runtime.trainer.rank_context import LoadedModel, RankContext, make_rank_context
-from grpo_runtime.trainer.stop import StopRequest, StopRequestedError
+from grpo_runtime.trainer.rank_context import RankContext, make_rank_context
+from grpo_runtime.trainer.starting_model import LoadedModel, ModelCommits, commit_of_first_rank, load_model
 from grpo_runtime.trainer.strategy.interface import MakeStrategy
 from grpo_runtime.trainer.strategy.registry import strategy_of
 from grpo_runtime.trainer.training_prompts import settle_total_steps
@@ -70,7 +53,7 @@ def connect_fleet(loaded: LoadedModel, settings: TrainerSettings) -> Engines:
         files_beside_weights,
         loaded.model,
         tokenizer=loaded.tokenizer,
-        dtype=DTYPES[settings.run_config.model.dtype.value],
+        dtype=MODEL_DTYPES[settings.run_config.model.dtype.value],
         origin=loaded.origin,
     )
     return open_fleet(settings, beside_weights=beside_weights)
@@ -114,7 +97,7 @@ def run_rank(
                 connect = _connect(context, connect, start_slice=start_slice)
                 is_done = asyncio.run(lead(context, run_dir=run_dir, connect=connect, keep_alive=keep_alive))
             else:
-                is_done = _follow(context, start_slice=start_slice, keep_alive=keep_alive)
+                is_done = follow(context, start_slice=start_slice, keep_alive=keep_alive)
         context.ranks.leave()
     except StopRequestedError:
         # before the first step, where nothing is to be saved
@@ -129,10 +112,10 @@ def run_rank(
 def _end(code: ExitCode) -> NoReturn:
     """End the process as it stands, with nothing destroyed.
 
-    Everything that matters is on disk. An orderly exit would wait for threads that may be stuck in a transfer
-    to an engine or a rank that is gone. And torch's destructor of a gloo group waits for its threads while it
-    holds the interpreter's lock, which one of them may need to release a tensor: a deadlock. So whatever
-    holds a group stays referenced until here.
+    Everything that matters is on disk. An orderly exit would wait for threads that may be blocked in a
+    transfer to an engine or a rank that is gone. And torch's destructor of a gloo group waits for its threads
+    while it holds the interpreter's lock, which one of them may need to release a tensor: a deadlock. So
+    whatever holds a group stays referenced until here.
     """
     run_at_end()
     logging.shutdown()
@@ -152,14 +135,14 @@ def _prepare(
     rank, local_rank = int(environment["RANK"]), int(environment["LOCAL_RANK"])
     settings = read_trainer_settings(environment)
     # the order of sums, and so the last bits of a run, depends on it
-    settle_num_threads(settings.run_config.threads_per_process)
+    pin_num_threads(settings.run_config.threads_per_process)
     _require_samples_for_all(settings)
     check_spec(rewards=settings.run_config.rewards, sampling=settings.run_config.sampling)
     device = training_device(local_rank=local_rank)
     logger.info("training on %s, CPU threads: %d", device, torch.get_num_threads())
     commits = ModelCommits(settings)
     load = functools.partial(
-        _load, commits, into=settings.cache_dir / f"model-{local_rank}", is_first=rank == 0
+        load_model, commits, into=settings.cache_dir / f"model-{local_rank}", is_first=rank == 0
     )
     position.at("loads the model")
     # before the ranks meet: transformers saves nothing on other ranks than 0 once they have
@@ -196,73 +179,13 @@ def _prepare(
     )
 
 
-def _load(commits: ModelCommits, *, commit: str | None, into: Path, is_first: bool) -> LoadedModel:
-    """The policy to start from, at `commit` where it is an `hf://` model with one."""
-    origin = commits.materialise(commit=commit, into=into)
-    run_config = commits.settings.run_config
-    tokenizer = load_tokenizer(origin.folder)
-    config = load_config(origin.folder)
-    require_fit(config, load_generation_config(origin.folder, config), tokenizer, run_config)
-    replace_unknown_padding(tokenizer, config)
-    model = _load_model(run_config, origin=origin, is_first=is_first)
-    return LoadedModel(origin=origin, model=model, tokenizer=tokenizer)
-
-
-def _load_model(run_config: RunConfig, *, origin: LocalModel, is_first: bool) -> PreTrainedModel:
-    """The policy, with its weights on rank 0 only. Those under an adapter are frozen, so they need no more
-    precision than the passes have, but DeepSpeed takes nothing else than float32."""
-    lora = run_config.model.lora
-    is_rounded = lora is not None and not run_config.strategy.is_zero
-    dtype = run_config.model.dtype.value if is_rounded else MASTER_DTYPE
-    load = load_policy if is_first else empty_policy
-    model = load(origin.folder, dtype=dtype, attention=run_config.model.attention)
-    if lora is not None:
-        add_adapter(model, lora, seed=run_config.algorithm.seed, origin=origin)
-    return model
-
-
 def _connect(
     context: RankContext, connect_pods: Connect | None, *, start_slice: Callable[[], EngineSlice]
 ) -> Connect:
-    """What gives rank 0 its engines."""
+    """The connection of rank 0 to its engines."""
     if context.settings.run_config.mode is Mode.COLOCATED:
         return functools.partial(connect_colocated, ranks=context.ranks, start_slice=start_slice)
     return connect_pods or functools.partial(connect_fleet, context.loaded)
-
-
-def _follow(
-    context: RankContext, *, start_slice: Callable[[], EngineSlice], keep_alive: list[object]
-) -> bool:
-    """Another rank, in mode Colocated with its own engine; True when every step is done."""
-    run_config, ranks = context.settings.run_config, context.ranks
-    saver = ShardSaver(
-        context.store,
-        model=context.loaded.model,
-        strategy=context.strategy,
-        ranks=ranks,
-        output_dir=context.settings.output_dir,
-        is_shared=run_config.shares_saves,
-        reference=context.reference,
-    )
-    on_tick = _nothing
-    if run_config.mode is Mode.COLOCATED:
-        ranks.position.at("starts its engine")
-        engine_slice = start_slice()
-        keep_alive.append(engine_slice)
-        on_tick = EngineExecutor(engine_slice, weights=context.strategy.engine_weights()).check
-    follower = FollowingRank(
-        run_config,
-        ranks=ranks,
-        strategy=context.strategy,
-        learner=context.learner,
-        saver=saver,
-        tokenizer=context.loaded.tokenizer,
-    )
-    return follower.follow(step=context.state.step, on_tick=on_tick)
-
-
-def _nothing() -> None:
-    """What a rank without an engine does each time the ranks have met."""
 
 
 def _require_samples_for_all(settings: TrainerSettings) -> None:

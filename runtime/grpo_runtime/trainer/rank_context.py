@@ -4,48 +4,23 @@ import functools
 from dataclasses import dataclass
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from grpo_runtime.model.completion_decoder import CompletionDecoder
-from grpo_runtime.model.language_model import vocabulary_size
-from grpo_runtime.model.load import DTYPES
-from grpo_runtime.model.local_model import LocalModel
+from grpo_runtime.model.load import MODEL_DTYPES
 from grpo_runtime.model.packing import can_pack
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.storage.volume_errors import volume_errors_named
 from grpo_runtime.trainer.checkpoint.beginning import Beginning, find_beginning, shapes_of
 from grpo_runtime.trainer.checkpoint.contents import RunState
+from grpo_runtime.trainer.checkpoint.reading import ReadingRank
 from grpo_runtime.trainer.checkpoint.store import CHECKPOINTS, CheckpointStore
+from grpo_runtime.trainer.device import gpu_memory_errors
 from grpo_runtime.trainer.distributed import Ranks
-from grpo_runtime.trainer.gpu_memory import gpu_memory_errors
-from grpo_runtime.trainer.learner import Learner
-from grpo_runtime.trainer.learner_state import shared_state, state_after
-from grpo_runtime.trainer.model_commit import ModelCommits
+from grpo_runtime.trainer.learner import Learner, shared_state, state_after
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
-from grpo_runtime.trainer.reading_rank import ReadingRank
 from grpo_runtime.trainer.reference import Reference, copy_of, make_reference
+from grpo_runtime.trainer.starting_model import LoadedModel, ModelCommits
 from grpo_runtime.trainer.strategy.interface import MakeStrategy, Strategy
 from grpo_runtime.trainer.training_prompts import TrainingPrompts
-
-
-@dataclass(frozen=True)
-class LoadedModel:
-    """The policy to start from: the model has its weights on rank 0, in CPU memory, and is on the meta device
-    elsewhere."""
-
-    origin: LocalModel
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-
-    @property
-    def vocab_size(self) -> int:
-        """Entries of the model's vocabulary."""
-        return vocabulary_size(self.model.config)
-
-    @property
-    def decoder(self) -> CompletionDecoder:
-        """What makes text of completions."""
-        return CompletionDecoder.of(self.tokenizer, self.model.generation_config)
 
 
 @dataclass(frozen=True)
@@ -62,9 +37,9 @@ class RankContext:
     state: RunState
     beginning: Beginning
     num_own_steps: int
-    """Those that the job had made when the attempt began."""
+    """Steps that the job had made when the attempt began."""
     prompts: TrainingPrompts | None = None
-    """Those that were counted for algorithm.epochs."""
+    """Prompts that were counted for algorithm.epochs."""
 
     @property
     def num_steps(self) -> int:
@@ -122,7 +97,7 @@ def make_rank_context(
         # what follows by small parts would be rounded away
         is_rounded = run_config.algorithm.ref_sync is None
         dtype = run_config.model.dtype.value if is_rounded else MASTER_DTYPE
-        copied = copy_of(loaded.model, dtype=DTYPES[dtype])
+        copied = copy_of(loaded.model, dtype=MODEL_DTYPES[dtype])
     what = beginning.what_is_loaded
     reader.read(lambda: beginning.prepare(loaded.model, run_config=run_config), what=what)
     if ranks.rank == 0:

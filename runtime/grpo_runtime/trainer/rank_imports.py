@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from grpo_api.v1alpha1.spec import Mode
-from grpo_runtime.engines.arguments import IN_PROCESS_ENVIRONMENT, engine_environment, is_cpu_build
+from grpo_runtime.engines.vllm.arguments import IN_PROCESS_ENVIRONMENT, engine_environment, is_cpu_build
 from grpo_runtime.model.source import import_for
 from grpo_runtime.settings import read_trainer_settings
 
@@ -27,12 +27,12 @@ def import_rank(*, run_dir: Path) -> Callable[[Mapping[str, str]], NoReturn]:
     Raises UserError as `read_trainer_settings` does.
     """
     run_config = read_trainer_settings(os.environ).run_config
-    holds_engines = run_config.mode is Mode.COLOCATED and not run_config.has_own_process
+    holds_engines = run_config.mode is Mode.COLOCATED and not run_config.engine_has_own_process
     if holds_engines:
         os.environ.update(engine_environment(is_cpu=is_cpu_build()) | IN_PROCESS_ENVIRONMENT)
     with _environment(_BEFORE_A_FORK):
         if holds_engines:
-            import grpo_runtime.engines.colocated.vllm_engine
+            import grpo_runtime.engines.vllm.local_engine
         import grpo_runtime.engines.fleet.fleet  # noqa: F401 - so that no rank has to
         from grpo_runtime.trainer.rank import run_rank
 

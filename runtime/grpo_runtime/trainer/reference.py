@@ -1,9 +1,10 @@
 """The reference policy of a KL penalty: the model as its source has it. B sequences, T tokens.
 
 Of a policy with an adapter it is the policy without the adapter, and needs no memory. Else it is a second
-copy of the weights, made before the first update and before a checkpoint is loaded. One that never changes
-has the precision of the run and is no part of a checkpoint: a resumed run has it from the source again. One
-that follows the policy is float32, and a part of every checkpoint.
+copy of the weights, made before the first update and before a checkpoint is loaded, and spread over the ranks
+as the policy is. One that never changes has the precision of the run and is no part of a checkpoint: a
+resumed run has it from the source again. One that follows the policy is float32, and a part of every
+checkpoint.
 """
 
 import copy
@@ -11,18 +12,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 import torch
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from grpo_api.v1alpha1.spec import RefSyncSpec
 from grpo_runtime.model.lora import has_adapter, without_adapter
 from grpo_runtime.model.weights import NamedTensors
+from grpo_runtime.trainer.distributed import peer_errors
 from grpo_runtime.trainer.policy import Policy
-from grpo_runtime.trainer.strategy.interface import Strategy
-from grpo_runtime.trainer.strategy.reference import ReferencePolicy
+from grpo_runtime.trainer.strategy.interface import Spreading, Strategy
 
 
 class Reference(ABC):
-    """What the policy is held to."""
+    """The reference policy, which the policy is kept close to."""
 
     @abstractmethod
     def logprobs(self, token_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -42,7 +44,7 @@ class Reference(ABC):
 
 
 class PolicyWithoutAdapter(Reference):
-    """The policy that is trained, without the adapter that makes it another; see `Reference`."""
+    """The policy that is trained, without the adapter that makes it another."""
 
     def __init__(self, strategy: Strategy, model: PreTrainedModel) -> None:
         """`model` is the policy's."""
@@ -50,42 +52,57 @@ class PolicyWithoutAdapter(Reference):
         self._model = model
 
     def logprobs(self, token_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """See `Reference`."""
+        """Logprobs [B, T-1] of the policy, in whose passes the adapter is left out."""
         with without_adapter(self._model):
             found, _ = self._strategy.score_only(token_ids, mask)
         return found
 
 
 class FixedReference(Reference):
-    """A second model, which stays as it is; see `Reference`."""
+    """A second model, which stays as it is, on the device of the strategy that has spread it."""
 
-    def __init__(self, policy: ReferencePolicy) -> None:
+    def __init__(self, policy: Policy, spreading: Spreading) -> None:
         self._policy = policy
+        self._spreading = spreading
 
+    @torch.no_grad()
     def logprobs(self, token_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """See `Reference`."""
-        return self._policy.logprobs(token_ids, mask)
+        """Logprobs [B, T-1] of the second model."""
+        with peer_errors():
+            found: torch.Tensor = self._policy(token_ids, mask)[0]
+        self._spreading.after_pass()
+        return found
 
 
 class FollowingReference(FixedReference):
-    """A second model that follows the policy: TR-DPO's soft update (arXiv:2404.09656); see `Reference`."""
+    """A second model that follows the policy: TR-DPO's soft update (arXiv:2404.09656)."""
 
-    def __init__(self, policy: ReferencePolicy, sync: RefSyncSpec) -> None:
-        super().__init__(policy)
+    def __init__(self, policy: Policy, spreading: Spreading, sync: RefSyncSpec) -> None:
+        super().__init__(policy, spreading)
         self._sync = sync
+        # now: in a pass the modules may have whole parameters in their place
+        own = dict(policy.model.named_parameters())
+        self._parameters = {name: own[name] for name in spreading.trained}
 
+    @torch.no_grad()
     def after_step(self, step: int) -> None:
-        """See `Reference`."""
-        if (step + 1) % self._sync.every_steps == 0:
-            self._policy.follow(mix=self._sync.mix)
+        """Every so many steps, become mix x trained policy + (1 - mix) x this one. Each rank does so for what
+        it has."""
+        if (step + 1) % self._sync.every_steps:
+            return
+        for name, own in self._parameters.items():
+            _local(own).lerp_(_local(self._spreading.trained[name]).to(own.dtype), self._sync.mix)
 
     def state(self) -> NamedTensors:
-        """See `Reference`."""
-        return self._policy.state()
+        """The weights that may follow, each whole."""
+        for name, parameter in self._parameters.items():
+            yield name, self._spreading.whole(parameter.detach())
 
+    @torch.no_grad()
     def load(self, state: Mapping[str, torch.Tensor] | None) -> None:
-        """See `Reference`."""
-        self._policy.load(state)
+        """Take over what rank 0 has as `state`."""
+        for name, parameter in self._parameters.items():
+            self._spreading.take(parameter, None if state is None else state[name])
 
 
 def copy_of(model: PreTrainedModel, *, dtype: torch.dtype) -> PreTrainedModel | None:
@@ -107,5 +124,10 @@ def make_reference(
     `copy_of` gave of `model`, which is the one that is trained; `sync` says how it follows that."""
     if copied is None:
         return PolicyWithoutAdapter(strategy, model)
-    spread = strategy.spread_reference(copied)
-    return FixedReference(spread) if sync is None else FollowingReference(spread, sync)
+    spreading = strategy.spread_reference(copied)
+    return FixedReference(copied, spreading) if sync is None else FollowingReference(copied, spreading, sync)
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a tensor, which may be all of it."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -10,8 +10,7 @@ import pytest
 import torch
 from trl_case import advantage_misses
 
-from grpo_runtime.algorithm.advantages import compute_advantages
-from grpo_runtime.algorithm.reward_metrics import reward_metrics
+from grpo_runtime.algorithm.advantages import compute_advantages, reward_metrics
 from grpo_runtime.algorithm.types import AdvantageOptions
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -15,7 +15,6 @@ from grpo_runtime.algorithm.importance_correction import ImportanceCorrection
 from grpo_runtime.algorithm.kl import KLPenalty
 from grpo_runtime.algorithm.losses import compute_loss
 from grpo_runtime.algorithm.metrics import mean_of, metric_values
-from grpo_runtime.algorithm.policy_term import PolicyTerm, PolicyTermInputs
 from grpo_runtime.algorithm.registry import (
     ADVANTAGE_SCALINGS,
     CORRECTION_MODES,
@@ -25,7 +24,14 @@ from grpo_runtime.algorithm.registry import (
     Loss,
     find,
 )
-from grpo_runtime.algorithm.types import AdvantageOptions, Denominators, LossInputs, LossOptions
+from grpo_runtime.algorithm.types import (
+    AdvantageOptions,
+    Denominators,
+    LossInputs,
+    LossOptions,
+    PolicyTerm,
+    PolicyTermInputs,
+)
 
 MASK = torch.ones(2, 1, dtype=torch.bool)
 ADVANTAGES = torch.tensor([1.0, -1.0])

@@ -11,10 +11,9 @@ from loss_batch import CORRECTION, batch, options, rows
 
 from grpo_runtime.algorithm.entropy_bonus import EntropyBonus
 from grpo_runtime.algorithm.kl import KLPenalty
-from grpo_runtime.algorithm.losses import compute_loss
+from grpo_runtime.algorithm.losses import changes_gradient, compute_loss, needs_zero_advantages
 from grpo_runtime.algorithm.registry import LOSSES
 from grpo_runtime.algorithm.types import Denominators, LossInputs, LossOptions
-from grpo_runtime.algorithm.zero_advantages import changes_gradient, needs_zero_advantages
 
 ZEROS = [1, 2, 5]
 LEVELS = tuple(itertools.product(("token", "sequence"), ("token", "sequence", None)))

@@ -7,7 +7,7 @@ from tokenizers.processors import TemplateProcessing
 
 from grpo_runtime.data.prompt import ChatOptions, Prompt, encode_prompt, prefill_of
 from grpo_runtime.errors import UserError
-from grpo_runtime.model.char_tokenizer import char_tokenizer
+from grpo_runtime.model.tiny import char_tokenizer
 
 
 def prompt(content: Any) -> Prompt:

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_runtime.data.prompt import Prompt
-from grpo_runtime.data.reasoning_gym import ENTRY_INDEX
-from grpo_runtime.data.reasoning_gym_task import make_entry, make_task
+from grpo_runtime.data.reasoning_gym import ENTRY_INDEX, make_entry, make_task
 from grpo_runtime.data.sampler import PromptSampler
 from grpo_runtime.errors import UserError
 

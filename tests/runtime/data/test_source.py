@@ -15,8 +15,8 @@ from grpo_api.source import parse_source
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.source import load_prompts
 from grpo_runtime.errors import UserError
-from grpo_runtime.rewards.registry import needs_answers
-from grpo_runtime.storage.source_paths import path_of
+from grpo_runtime.rewards.builtin import needs_answers
+from grpo_runtime.storage.paths import path_of
 
 
 def write(path: Path, *rows: Any) -> str:
@@ -215,7 +215,7 @@ def test_a_text_that_is_cut_in_the_middle_of_a_character_is_refused_with_its_row
     tmp_path: Path, row: dict[str, Any], column: str
 ) -> None:
     source = write(tmp_path / "data.jsonl", {"prompt": "a", "answer": "b"}, row)
-    sentence = rf"^row 2 of the dataset has half of a character \(\\u.*\) in column {column}, at place 3 "
+    sentence = rf"^row 2 of the dataset has half of a character \(\\u.*\) in column {column}, at character 3 "
     with pytest.raises(UserError, match=sentence):
         load(source)
 

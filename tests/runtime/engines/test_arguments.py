@@ -5,7 +5,7 @@ from typing import Any
 
 from grpo_api.contract.run_config import RunConfig, parse_run_config
 from grpo_api.v1alpha1.spec import EngineProcess, Mode, WeightSyncBackend
-from grpo_runtime.engines.arguments import (
+from grpo_runtime.engines.vllm.arguments import (
     EXPERT_WORKER,
     IN_PROCESS_ENVIRONMENT,
     SERVER_ENVIRONMENT,

@@ -13,9 +13,8 @@ from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import SamplingSpec
-from grpo_runtime.engines.vllm_sampling import flat_logprobs, rollout_of, vllm_parameters
-from grpo_runtime.rollouts.errors import EngineError
-from grpo_runtime.rollouts.interface import Rollout, VersionSpan
+from grpo_runtime.engines.vllm.completions import flat_logprobs, rollout_of, vllm_parameters
+from grpo_runtime.rollouts.interface import EngineError, Rollout, VersionSpan
 from grpo_runtime.rollouts.sampling import sampling_parameters
 
 

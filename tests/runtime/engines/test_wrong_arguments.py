@@ -18,8 +18,8 @@ from pathlib import Path
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from grpo_runtime.errors import UserError
-from grpo_runtime.engines.argument_parser import checked, parse_arguments
-from grpo_runtime.engines.model_class import register_model
+from grpo_runtime.engines.vllm.configuration import checked, parse_arguments
+from grpo_runtime.engines.vllm.configuration import register_model
 
 folder, *arguments = sys.argv[1:]
 if arguments == ["model"]:

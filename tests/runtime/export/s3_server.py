@@ -15,7 +15,7 @@ from polling import wait_until
 from grpo_api.v1alpha1.spec import ExportSpec
 from grpo_cluster.binaries import build_all
 from grpo_cluster.versions import VERSITYGW, program_path
-from grpo_runtime.export.credentials import UploadCredentials
+from grpo_runtime.export.access import UploadCredentials
 from grpo_runtime.export.s3 import S3Destination
 
 ACCESS_KEY, SECRET_KEY = "AKIAGRPOTESTS", "a-secret-key-of-the-tests"

@@ -9,11 +9,10 @@ from s3_server import BUCKET, SECRET_KEY, S3Server, in_bucket, s3_secret, secret
 
 from grpo_runtime.cli import main
 from grpo_runtime.errors import UserError
-from grpo_runtime.export.at_the_end import ModelUploads
-from grpo_runtime.export.credentials import UploadCredentials
+from grpo_runtime.export.access import UploadCredentials
 from grpo_runtime.export.destination import DestinationUnreachableError
 from grpo_runtime.export.files import files_of
-from grpo_runtime.export.upload import upload
+from grpo_runtime.export.upload import ModelUploads, upload
 
 FIVE_MIB = 5 * 1024 * 1024
 

@@ -12,12 +12,11 @@ from s3_server import secret_in
 
 from grpo_api.v1alpha1.spec import ExportSpec
 from grpo_runtime.errors import UserError
-from grpo_runtime.export.at_the_end import ModelUploads
-from grpo_runtime.export.credentials import UploadCredentials
+from grpo_runtime.export.access import UploadCredentials
 from grpo_runtime.export.destination import DestinationUnreachableError
 from grpo_runtime.export.files import files_of
 from grpo_runtime.export.hub import HubDestination
-from grpo_runtime.export.upload import upload
+from grpo_runtime.export.upload import ModelUploads, upload
 
 NAME = "org/trained"
 

@@ -15,7 +15,7 @@ from test_local_run_on_engines import REAL_RUN, START_SECONDS, shortened
 from transformers import AutoModelForCausalLM
 
 from grpo_runtime.model.tiny import write_tiny_model
-from grpo_runtime.report.metrics import read_metrics
+from grpo_runtime.report.metrics_file import read_metrics
 
 pytestmark = pytest.mark.engine
 

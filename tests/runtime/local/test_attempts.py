@@ -8,7 +8,7 @@ from grpo_api.contract.reasons import Reason
 from grpo_api.judge.attempts import WithoutProgress
 from grpo_api.v1alpha1.status import ErrorSignature
 from grpo_runtime.local.attempts import AttemptOutcome, Next, outcome_of_attempt
-from grpo_runtime.local.process_outcome import ProcessOutcome
+from grpo_runtime.local.process_table import ProcessOutcome
 
 
 def ended(code: int, *, name: str = "trainer-0", reason: str | None = None, **more: object) -> ProcessOutcome:

@@ -9,8 +9,7 @@ from grpo_api.contract.environment import Env
 from grpo_api.contract.progress import TerminationMessage
 from grpo_runtime.local.context import LocalContext
 from grpo_runtime.local.environments import inherited
-from grpo_runtime.local.process_outcome import ProcessOutcome, outcome_of
-from grpo_runtime.local.process_table import ProcessExit
+from grpo_runtime.local.process_table import ProcessExit, ProcessOutcome, outcome_of
 from grpo_runtime.local.workspace import Workspace
 from grpo_runtime.supervisor.fork_server import RENDEZVOUS_VARIABLES
 

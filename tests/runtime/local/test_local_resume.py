@@ -27,18 +27,18 @@ def test_a_job_is_looked_for_beside_the_output(tmp_path: Path, first: Path) -> N
     command.wait_for_steps(2)
     command.interrupt()
     assert command.end() == 143
-    assert "attempt 1 goes on from the checkpoint of step 5 that resumeFrom names" in command.screen()
+    assert "attempt 1 continues from the checkpoint of step 5 that resumeFrom names" in command.screen()
     config = json.loads((command.output / "run.json").read_text())
     assert (config["resumeFrom"]["source"], config["resumeFrom"]["job"]) == (f"file://{first}", None)
 
-    # it goes on without the other one, also from another place
+    # it continues without the other one, also from another place
     shutil.rmtree(first)
     moved = tmp_path / "moved"
     moved.mkdir()
     command.output.rename(moved / "out")
     again = LocalCommand(moved, RESUMING)
     assert again.end() == 0, again.screen()
-    assert "attempt 2 goes on from the checkpoint of step 7\n" in again.screen()
+    assert "attempt 2 continues from the checkpoint of step 7\n" in again.screen()
 
 
 def test_a_run_stays_with_the_job_that_it_began_with(tmp_path: Path, first: Path) -> None:

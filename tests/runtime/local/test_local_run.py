@@ -73,7 +73,7 @@ def test_a_failed_trainer_is_started_again_as_the_next_attempt_from_its_checkpoi
     assert command.end() == 0
     screen = command.screen()
     assert "attempt 2 follows because: the fake was told to fail; log " in screen
-    assert "attempt 2 goes on from the checkpoint of step 3" in screen
+    assert "attempt 2 continues from the checkpoint of step 3" in screen
     assert command.num_steps() == 8
 
 

@@ -7,7 +7,7 @@ from local_command import LocalCommand
 from s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, served_bucket
 from test_local_run_on_engines import REAL_RUN, START_SECONDS, shortened
 
-from grpo_runtime.report.metrics import read_metrics
+from grpo_runtime.report.metrics_file import read_metrics
 
 pytestmark = [pytest.mark.engine, pytest.mark.matrix]
 

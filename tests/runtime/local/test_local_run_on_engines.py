@@ -1,6 +1,6 @@
 """Examples with real engines, shortened: one is killed, resumed and interrupted, and others are completed.
 
-That the same command goes on after Ctrl-C and completes the job: test_local_stops.py, with fake roles.
+That the same command continues after Ctrl-C and completes the job: test_local_stops.py, with fake roles.
 """
 
 import json
@@ -15,8 +15,8 @@ from local_command import LocalCommand
 from polling import wait_until
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_runtime.report.metrics import MetricsRecord, read_metrics
-from grpo_runtime.weight_sync.stream.digest import TAG_BYTES
+from grpo_runtime.report.metrics_file import MetricsRecord, read_metrics
+from grpo_runtime.weight_sync.tag import TAG_BYTES
 
 pytestmark = pytest.mark.engine
 
@@ -60,7 +60,7 @@ def test_the_local_example_goes_on_after_a_kill_and_stops_at_control_c(tmp_path:
     interrupted.wait_for_steps(before + 2, seconds=START_SECONDS)
     interrupted.interrupt()
     assert interrupted.end(seconds=120) == 143
-    assert "attempt 2 goes on from the checkpoint of step" in interrupted.screen()
+    assert "attempt 2 continues from the checkpoint of step" in interrupted.screen()
     records = read_metrics(tmp_path / "out/metrics.jsonl")
     assert [record.step for record in records] == list(range(1, len(records) + 1))
     assert [record.attempt for record in records] == sorted(record.attempt for record in records)

@@ -20,12 +20,12 @@ def test_control_c_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
     assert first.end() == 143
     again = f"grpo-runtime run {tmp_path}/job.yaml --output {first.output}"
     assert f"stopped, saved: {first.output}/checkpoints/step-000003" in first.screen()
-    assert f"the same command goes on from there: {again}" in first.screen()
+    assert f"the same command continues from there: {again}" in first.screen()
     uid = json.loads((first.output / "run.json").read_text())["job"]["uid"]
 
     second = LocalCommand(tmp_path, job_object())
     assert second.end() == 0
-    assert "attempt 2 goes on from the checkpoint of step 3" in second.screen()
+    assert "attempt 2 continues from the checkpoint of step 3" in second.screen()
     assert json.loads((second.output / "run.json").read_text())["job"]["uid"] == uid
     assert second.num_steps() == 8
 
@@ -72,7 +72,7 @@ def test_a_stop_that_finds_no_space_left_is_a_sentence_and_keeps_the_checkpoint(
 
 def assert_says_that_the_volume_is_full(command: LocalCommand) -> None:
     assert f"failed: VolumeFull (exit code 75): the volume of {command.output} is full" in command.screen()
-    assert "the same command goes on from there: grpo-runtime run" in command.screen()
+    assert "the same command continues from there: grpo-runtime run" in command.screen()
     assert "Traceback" not in command.screen()
 
 

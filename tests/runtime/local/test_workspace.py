@@ -35,7 +35,7 @@ def test_engines_beside_the_trainer_read_its_memory_unless_another_way_is_asked_
     tmp_path: Path, spec: dict[str, Any], expected: str
 ) -> None:
     assert backend(tmp_path, **spec) == expected
-    assert backend(tmp_path, **spec) == expected  # also when it goes on
+    assert backend(tmp_path, **spec) == expected  # also when it continues
 
 
 def test_a_run_that_goes_on_is_not_given_another_backend(tmp_path: Path) -> None:

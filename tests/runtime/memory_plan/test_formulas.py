@@ -17,7 +17,7 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from grpo_api.contract.resolved_sections import ResolvedLora
+from grpo_api.contract.run_config import ResolvedLora
 from grpo_api.resolve import resolve_algorithm
 from grpo_api.v1alpha1.spec import AlgorithmSpec, Attention, Dtype, LoraSpec, OptimizerSpec
 from grpo_bench.live_tensors import LiveTensors
@@ -25,9 +25,9 @@ from grpo_runtime.algorithm.logprobs import CHUNK_LOGITS
 from grpo_runtime.errors import UserError
 from grpo_runtime.memory_plan.formulas import DDP, StepSizes, fsdp2, training_bytes
 from grpo_runtime.memory_plan.model_sizes import model_sizes, sizes_of_folder
-from grpo_runtime.model.load import DTYPES
-from grpo_runtime.model.local_model import LocalModel
+from grpo_runtime.model.load import MODEL_DTYPES
 from grpo_runtime.model.lora import add_adapter
+from grpo_runtime.model.source import LocalModel
 from grpo_runtime.rollouts.interface import Rollout
 from grpo_runtime.trainer.batch import make_batch
 from grpo_runtime.trainer.distributed import Ranks
@@ -94,7 +94,7 @@ def measured_and_planned(ranks: Ranks, case: Case, *, is_recomputed: bool, budge
     with LiveTensors() as live:
         model = AutoModelForCausalLM.from_config(CONFIGS[case.name]).float()
         if case.lora is not None:
-            model = model.to(DTYPES[case.dtype.value])
+            model = model.to(MODEL_DTYPES[case.dtype.value])
             add_adapter(model, case.lora, seed=0, origin=LocalModel(Path(), "", commit=None))
         policy = Policy(model, temperature=1.0, dtype=case.dtype, gradient_checkpointing=is_recomputed)
         sizes = model_sizes(model)

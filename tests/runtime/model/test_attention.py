@@ -10,7 +10,7 @@ from transformers.utils import import_utils
 
 from grpo_api.v1alpha1.spec import Attention
 from grpo_runtime.errors import UserError
-from grpo_runtime.model import attention, load
+from grpo_runtime.model import load
 from grpo_runtime.model.load import load_policy
 from grpo_runtime.model.tiny import write_tiny_model
 
@@ -33,8 +33,8 @@ def gpt_oss(tmp_path: Path) -> Path:
 @pytest.fixture
 def image_with_flash(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Stands in for an image with the packages, on a machine with a GPU."""
-    for which, (package, _) in list(attention._PACKAGES.items()):
-        monkeypatch.setitem(attention._PACKAGES, which, (package, lambda: True))
+    for which, (package, _) in list(load._PACKAGES.items()):
+        monkeypatch.setitem(load._PACKAGES, which, (package, lambda: True))
     yield
 
 
@@ -78,7 +78,7 @@ def test_a_model_without_sdpa_is_told_to_take_eager(gpt_oss: Path) -> None:
 
 @pytest.mark.usefixtures("image_with_flash")
 def test_a_model_that_lists_no_kernels_takes_the_package_of_the_image(tiny: Path) -> None:
-    attention.require_attention(Attention.FLASH_ATTENTION_2, folder=tiny)
+    load.require_attention(Attention.FLASH_ATTENTION_2, folder=tiny)
 
 
 @pytest.mark.usefixtures("image_with_flash")

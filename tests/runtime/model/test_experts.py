@@ -12,10 +12,10 @@ from whole_checkpoint import write_checkpoint
 from grpo_api.v1alpha1.spec import Dtype, OptimizerSpec
 from grpo_bench.live_tensors import LiveTensors
 from grpo_runtime.model.load import load_policy, load_tokenizer, saved_parameters
-from grpo_runtime.model.local_model import LocalModel
-from grpo_runtime.trainer.checkpoint.contents import RunState, export_model, read_training_state, whole_model
-from grpo_runtime.trainer.checkpoint.host_copy import CheckpointCopy
-from grpo_runtime.trainer.checkpoint.written_shard import write_shard
+from grpo_runtime.model.source import LocalModel
+from grpo_runtime.trainer.checkpoint.contents import RunState, read_training_state
+from grpo_runtime.trainer.checkpoint.model_export import export_model, whole_model
+from grpo_runtime.trainer.checkpoint.shard import CheckpointCopy, write_shard
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
 from grpo_runtime.trainer.strategy.ddp import DDPStrategy

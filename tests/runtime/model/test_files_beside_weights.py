@@ -7,8 +7,8 @@ import torch
 from policy_builder import changed_policy
 
 from grpo_runtime.model.load import load_tokenizer
-from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.save import files_beside_weights
+from grpo_runtime.model.source import LocalModel
 from grpo_runtime.model.tiny import write_tiny_model
 
 

@@ -8,8 +8,8 @@ from pod_builder import run_config
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase, Qwen2Config
 
 from grpo_runtime.errors import UserError
-from grpo_runtime.model.char_tokenizer import char_tokenizer
 from grpo_runtime.model.fit import replace_unknown_padding, require_cpu_heads, require_fit
+from grpo_runtime.model.tiny import char_tokenizer
 
 TOKENIZER_SIZE = len(char_tokenizer(max_length_tokens=64))
 

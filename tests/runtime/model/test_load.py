@@ -9,7 +9,7 @@ from tiny_families import FAMILIES, write_tied_model, write_tiny_family
 from tiny_moe import write_tiny_moe
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from grpo_runtime.model.layers import decoder_layers
+from grpo_runtime.model.language_model import decoder_layers
 from grpo_runtime.model.load import empty_policy, load_policy
 from grpo_runtime.model.tiny import write_tiny_model
 

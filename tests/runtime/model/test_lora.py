@@ -13,14 +13,13 @@ from torch.func import functional_call
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel
 from whole_checkpoint import write_checkpoint
 
-from grpo_api.contract.resolved_sections import ResolvedLora
+from grpo_api.contract.run_config import ResolvedLora
 from grpo_api.resolve import resolve_algorithm
 from grpo_api.v1alpha1.spec import ALL_LINEAR, AlgorithmSpec, Dtype, LoraSpec, OptimizerSpec
 from grpo_runtime.errors import UserError
-from grpo_runtime.model.adapter_files import require_same_adapter
 from grpo_runtime.model.load import empty_policy, load_policy, load_tokenizer
-from grpo_runtime.model.local_model import LocalModel
-from grpo_runtime.model.lora import add_adapter, base_parameters, is_of_adapter
+from grpo_runtime.model.lora import add_adapter, base_parameters, is_of_adapter, require_same_adapter
+from grpo_runtime.model.source import LocalModel
 from grpo_runtime.trainer.checkpoint.contents import MODEL, RunState, read_training_state
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.learner import Learner

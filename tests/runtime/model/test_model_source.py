@@ -13,9 +13,8 @@ from fake_hub import COMMIT, FakeHub, fill_cache, serving, use_cache, use_hub
 from grpo_api.v1alpha1.spec import HubSpec, ModelSpec
 from grpo_runtime.errors import HubUnreachableError, UserError, VolumeFullError
 from grpo_runtime.model.load import load_policy, load_tokenizer
-from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.save import write_origin
-from grpo_runtime.model.source import materialise_model
+from grpo_runtime.model.source import LocalModel, materialise_model
 from grpo_runtime.model.tiny import write_tiny_model
 from grpo_runtime.storage.hub import download
 

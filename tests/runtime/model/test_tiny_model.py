@@ -11,10 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from grpo_runtime.errors import UserError
-from grpo_runtime.model.char_tokenizer import CHARACTERS
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.save import save_policy
-from grpo_runtime.model.tiny import write_tiny_model
+from grpo_runtime.model.tiny import CHARACTERS, write_tiny_model
 from grpo_runtime.model.weights import named_weights
 
 

@@ -10,13 +10,12 @@ from typing import Any
 
 import torch
 
-from grpo_runtime.algorithm.advantages import compute_advantages
+from grpo_runtime.algorithm.advantages import compute_advantages, reward_metrics
 from grpo_runtime.algorithm.entropy_bonus import EntropyBonus
 from grpo_runtime.algorithm.importance_correction import ImportanceCorrection
 from grpo_runtime.algorithm.kl import KLPenalty
 from grpo_runtime.algorithm.losses import compute_loss
 from grpo_runtime.algorithm.metrics import metric_values
-from grpo_runtime.algorithm.reward_metrics import reward_metrics
 from grpo_runtime.algorithm.types import AdvantageOptions, Denominators, LossInputs, LossOptions
 
 BARS = {torch.float64: 1e-9, torch.float32: 1e-6}

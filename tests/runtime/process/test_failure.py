@@ -18,7 +18,7 @@ from grpo_runtime.errors import (
     VolumeFullError,
 )
 from grpo_runtime.process.failure import describe_failure, explain_abort, read_failure, write_failure
-from grpo_runtime.rollouts.errors import EngineGoneError, RolloutLostError
+from grpo_runtime.rollouts.interface import EngineGoneError, RolloutLostError
 
 
 @pytest.mark.parametrize(

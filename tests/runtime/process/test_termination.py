@@ -1,5 +1,7 @@
-"""The termination message of process 1: in its file, on standard error, and as exit code."""
+"""The termination message of process 1, in its file, on standard error, and as exit code; and what is said of
+a process that a signal killed."""
 
+import signal
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -7,7 +9,7 @@ import pytest
 
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import (
-    MAX_HUNG_TOLD,
+    MAX_HUNG_REPORTED,
     EngineCounts,
     HungEngine,
     Progress,
@@ -18,6 +20,7 @@ from grpo_runtime.process.termination import (
     MAX_TERMINATION_BYTES,
     bounded_json,
     termination_message,
+    was_killed_by,
     write_termination_message,
 )
 
@@ -53,7 +56,7 @@ def test_outside_a_container_the_sentence_and_the_exit_code_still_tell(
 def test_a_message_that_is_too_long_loses_what_it_tells_of_single_engines_first() -> None:
     hung = tuple(
         HungEngine(name=f"pod-{i}", instance=f"{i}", since=datetime(2026, 11, 23, tzinfo=UTC), why="x" * 250)
-        for i in range(MAX_HUNG_TOLD)
+        for i in range(MAX_HUNG_REPORTED)
     )
     engines = EngineCounts(desired=16, known=16, current=0, hung=hung)
     progress = PROGRESS.model_copy(update={"engines": engines, "checkpoint_step": 7})
@@ -70,3 +73,8 @@ def test_a_message_that_is_too_long_loses_its_progress_and_then_text() -> None:
     cut = TerminationMessage.model_validate_json(text)
     assert (cut.progress, cut.rank) == (None, 0)
     assert cut.message.startswith("✗\n")
+
+
+def test_the_signal_is_named_and_sigkill_is_explained() -> None:
+    assert was_killed_by(signal.SIGTERM) == "was killed by SIGTERM"
+    assert was_killed_by(signal.SIGKILL) == "was killed by SIGKILL; mostly this means out of memory"

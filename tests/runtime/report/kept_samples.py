@@ -1,8 +1,7 @@
 """Completions of a step, and their tables."""
 
 from grpo_api.contract.progress import EngineCounts
-from grpo_runtime.report.sample import Sample
-from grpo_runtime.report.samples import SampleTables
+from grpo_runtime.report.samples import Sample, SampleTables
 from grpo_runtime.report.sink import StepRecord
 
 ENGINES = EngineCounts(desired=1, known=1, current=1)

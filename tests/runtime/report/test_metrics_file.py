@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_runtime.report.metrics import METRICS_FILE, MetricsFile, MetricsRecord, read_metrics
+from grpo_runtime.report.metrics_file import METRICS_FILE, MetricsFile, MetricsRecord, read_metrics
 
 
 def write(folder: Path, attempt: int, rewards: dict[int, float]) -> None:

@@ -12,9 +12,9 @@ from kept_samples import keep, sample
 from pod_builder import run_config
 
 from grpo_runtime.cli import main
-from grpo_runtime.report.metrics import MetricsFile, MetricsRecord
-from grpo_runtime.report.page.charts import SECTIONS, sections_for
-from grpo_runtime.report.page.page import PAGE_FILE, render_page
+from grpo_runtime.report.charts import SECTIONS, sections_for
+from grpo_runtime.report.metrics_file import MetricsFile, MetricsRecord
+from grpo_runtime.report.page import PAGE_FILE, render_page
 from grpo_runtime.report.run_file import RUN_CONFIG_FILE, keep_run_file
 from grpo_runtime.report.samples import SampleTables
 

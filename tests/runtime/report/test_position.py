@@ -104,8 +104,8 @@ def test_work_within_a_step_raises_the_heartbeat(tmp_path: Path) -> None:
 
 def test_a_standstill_is_told_before_what_rank_0_said_last(tmp_path: Path) -> None:
     file = ProgressFile(tmp_path, Progress(job_uid="uid", attempt=1, total_steps=5, message="it waits"))
-    (tmp_path / STANDSTILL_FILE).write_text("no training process has gone on")
-    still = "no training process has gone on"
+    (tmp_path / STANDSTILL_FILE).write_text("no training process has made progress")
+    still = "no training process has made progress"
     for said, expected in (("it waits", f"{still}; it waits"), ("", still)):
         file.update(message=said)
         served = progress_json(tmp_path)

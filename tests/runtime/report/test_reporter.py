@@ -15,7 +15,7 @@ from grpo_api.contract.mismatch import MISMATCH_METRIC, STEPS_BELOW, Mismatch
 from grpo_api.contract.progress import EngineCounts, EngineNote, HungEngine, Progress, TrainerState
 from grpo_api.contract.run_config import JobRef
 from grpo_api.judge.engines import NO_ENGINE_SECONDS
-from grpo_runtime.report.metrics import METRICS_FILE, MetricsFile, MetricsRecord, read_metrics
+from grpo_runtime.report.metrics_file import METRICS_FILE, MetricsFile, MetricsRecord, read_metrics
 from grpo_runtime.report.progress import ProgressFile, read_progress
 from grpo_runtime.report.prometheus import PROMETHEUS_FILE
 from grpo_runtime.report.reporter import Reporter
@@ -53,7 +53,7 @@ def progress(folder: Path) -> Progress:
 def test_a_finished_step_is_the_newest_progress(reporter_of: MakeReporter, tmp_path: Path) -> None:
     reporter = reporter_of()
     finish(reporter, 1)
-    reporter.saved(1)
+    reporter.report_checkpoint(1)
     assert progress(tmp_path).model_copy(update={"heartbeat": 0}) == Progress(
         job_uid="uid",
         attempt=1,
@@ -74,7 +74,7 @@ def test_how_long_a_save_took_is_reported_once_it_needs_more_than_the_usual_grac
     reporter = reporter_of()
     told = []
     for step, seconds in enumerate((None, 0.4, 20.0, 20.1, 3.2), start=1):
-        reporter.saved(step, seconds=seconds)
+        reporter.report_checkpoint(step, seconds=seconds)
         told.append(progress(tmp_path).checkpoint_seconds)
     assert told == [None, None, None, 21, 4]
     assert "checkpointSeconds" not in Progress(job_uid="uid", attempt=1, total_steps=9).to_object()
@@ -149,7 +149,7 @@ def test_an_engine_without_weights_is_in_every_report_until_it_gets_them(
 
     def said() -> tuple[str, str]:
         found = progress(tmp_path)
-        assert found.engines.told_of("b") == (note if note in found.message else "")
+        assert found.engines.notes_on("b") == (note if note in found.message else "")
         return found.state, found.message
 
     reporter.report_waiting(none, without_weights=[b])
@@ -159,7 +159,7 @@ def test_an_engine_without_weights_is_in_every_report_until_it_gets_them(
     assert said() == ("Training", note)
     finish(reporter, 1)
     assert said() == ("Training", note)
-    reporter.moves("a checkpoint is being written", num_bytes=8)
+    reporter.report_bytes("a checkpoint is being written", num_bytes=8)
     assert said() == ("Training", f"{note}; a checkpoint is being written")
     reporter.report_waiting(one)
     assert said() == ("Training", "")
@@ -181,7 +181,7 @@ def test_engines_that_stand_still_are_named_and_otherwise_the_field_is_not_there
         policy_version="1.1",
         engines=EngineCounts(desired=2, known=2, current=1, hung=(hung,)),
     )
-    assert "grpo_engines_frozen{" in (tmp_path / "run" / PROMETHEUS_FILE).read_text()
+    assert "grpo_engines_hung{" in (tmp_path / "run" / PROMETHEUS_FILE).read_text()
     reporter.report_waiting(EngineCounts(desired=2, known=2, current=2))
     written = json.loads((tmp_path / "run" / "progress.json").read_text())
     assert written["engines"] == {"desired": 2, "known": 2, "current": 2}
@@ -293,11 +293,11 @@ def test_bytes_that_move_are_a_sign_of_life_and_a_volume_that_hangs_is_none(
     reporter_of: MakeReporter, tmp_path: Path
 ) -> None:
     reporter = reporter_of()
-    reporter.moves("a checkpoint is being written", num_bytes=8)
+    reporter.report_bytes("a checkpoint is being written", num_bytes=8)
     before = progress(tmp_path)
-    reporter.moves("a checkpoint is being written", num_bytes=8)
+    reporter.report_bytes("a checkpoint is being written", num_bytes=8)
     assert progress(tmp_path).heartbeat == before.heartbeat
-    reporter.moves("a checkpoint is being written", num_bytes=9)
+    reporter.report_bytes("a checkpoint is being written", num_bytes=9)
     assert progress(tmp_path).heartbeat == before.heartbeat + 1
     assert before.message == "a checkpoint is being written"
 

@@ -5,10 +5,9 @@ from pytest import CaptureFixture, approx
 from grpo_api.contract.progress import Progress, TrainerState
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.cli import main
-from grpo_runtime.report.completions import completion_metrics, count_tokens
-from grpo_runtime.report.curve import plot
-from grpo_runtime.report.metrics import MetricsFile, MetricsRecord
-from grpo_runtime.report.plot import plot_run
+from grpo_runtime.report.metrics import completion_metrics, count_tokens
+from grpo_runtime.report.metrics_file import MetricsFile, MetricsRecord
+from grpo_runtime.report.plot import plot, plot_run
 from grpo_runtime.report.progress import ProgressFile, read_progress
 from grpo_runtime.report.prometheus import prometheus_text
 from grpo_runtime.rollouts.interface import Rollout, VersionSpan

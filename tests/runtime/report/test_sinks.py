@@ -6,9 +6,8 @@ import pytest
 
 from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 from grpo_api.contract.run_config import JobRef
-from grpo_runtime.report.reporter import Reporter
+from grpo_runtime.report.reporter import SINKS, Reporter
 from grpo_runtime.report.sink import OpenSink, SinkContext, StepRecord
-from grpo_runtime.report.sinks import SINKS
 
 ENGINES = EngineCounts(desired=2, known=2, current=1)
 

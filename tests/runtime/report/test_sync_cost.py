@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.report.metrics import MetricsFile, MetricsRecord
+from grpo_runtime.report.metrics import sync_metrics
+from grpo_runtime.report.metrics_file import MetricsFile, MetricsRecord
+from grpo_runtime.report.phases import describe_syncs
 from grpo_runtime.report.plot import plot_run
 from grpo_runtime.report.prometheus import prometheus_text
-from grpo_runtime.report.sync import sync_metrics
-from grpo_runtime.report.sync_cost import describe_syncs
 from grpo_runtime.rollouts.interface import SyncReport
 
 FLEET: dict[str, Any] = {

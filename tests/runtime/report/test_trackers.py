@@ -15,7 +15,7 @@ from pod_builder import run_config
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import TrackerName, TrackerSpec
-from grpo_runtime.export.credentials import UploadCredentials
+from grpo_runtime.export.access import UploadCredentials
 from grpo_runtime.report.sink import SinkContext, StepRecord
 from grpo_runtime.report.trackers import delivery, registry
 from grpo_runtime.report.trackers.delivery import Delivery
@@ -128,7 +128,7 @@ def test_a_step_that_the_service_does_not_take_does_not_keep_the_later_ones(
     assert tracker.has_two_steps.wait(10)
     sink.close()
     assert (tracker.steps, tracker.is_closed) == ([2, 4], True)
-    assert caplog.text.count("fake does not take step 1 and goes on without it: what is this") == 1
+    assert caplog.text.count("fake does not take step 1 and continues without it: what is this") == 1
     assert "fake did not get 2 steps; metrics.jsonl has all" in caplog.text
 
 

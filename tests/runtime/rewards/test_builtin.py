@@ -1,4 +1,4 @@
-"""The values of the built-in rewards."""
+"""The values of the built-in rewards, and which answers they refuse."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +12,19 @@ from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.reasoning_gym import read_reasoning_gym
 from grpo_runtime.data.source import load_evaluated_prompts, load_prompts
 from grpo_runtime.errors import UserError
-from grpo_runtime.rewards.builtin import overlong_punishment, r1_format
+from grpo_runtime.rewards.builtin import (
+    BUILTIN_REWARDS,
+    Builtin,
+    exact_match,
+    final_answer,
+    make_builtin,
+    overlong_punishment,
+    r1_format,
+    refused_answers,
+)
 from grpo_runtime.rewards.kinds import reward_functions
 from grpo_runtime.rewards.math_answers import math_verify
 from grpo_runtime.rewards.pool import RewardPool
-from grpo_runtime.rewards.registry import make_builtin
-from grpo_runtime.rewards.text import final_answer
 from grpo_runtime.rewards.types import (
     BuiltinFunction,
     BuiltinOptions,
@@ -225,3 +232,23 @@ async def test_math_verify_runs_in_the_worker_and_an_unreadable_answer_costs_onl
     assert matrix.values == ((1.0,), (None,), (0.0,))
     assert matrix.failures[0].num_samples == 1
     assert "holds no expression" in matrix.failures[0].reason
+
+
+def test_a_row_that_names_its_check_refuses_answers_by_the_name_of_the_reward(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = Builtin(make=lambda: exact_match, accepts=str.isdigit)
+    monkeypatch.setitem(BUILTIN_REWARDS, "digits", row)
+    assert refused_answers(["1", "one", "2"], builtins=[None, "digits"]) == {"one": "digits"}
+
+
+def test_rewards_without_a_check_refuse_no_answer() -> None:
+    assert refused_answers(["", "}"], builtins=["exact_match", "length", None]) == {}
+
+
+def test_an_answer_that_is_there_many_times_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[str] = []
+    row = Builtin(make=lambda: exact_match, accepts=lambda answer: bool(checked.append(answer)))
+    monkeypatch.setitem(BUILTIN_REWARDS, "never", row)
+    assert refused_answers(["1", "1", "2", "1"], builtins=["never"]) == {"1": "never", "2": "never"}
+    assert sorted(checked) == ["1", "2"]

@@ -9,8 +9,8 @@ import pytest
 from reward_examples import REQUEST
 
 from grpo_runtime.errors import UserError
+from grpo_runtime.rewards.builtin import BUILTIN_REWARDS, Builtin, make_builtin, needs_answers
 from grpo_runtime.rewards.functions import NoNumberError, call_function, clean_reward
-from grpo_runtime.rewards.registry import BUILTIN_REWARDS, Builtin, make_builtin, needs_answers
 from grpo_runtime.rewards.types import OWN_ARGUMENTS, BuiltinOptions, RewardCall
 
 

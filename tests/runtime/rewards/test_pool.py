@@ -24,7 +24,7 @@ from grpo_runtime.rewards.types import (
     RewardFunction,
     RewardRequest,
 )
-from grpo_runtime.rewards.worker_group import WorkerGroup
+from grpo_runtime.rewards.worker import WorkerGroup
 
 HUNG_SECONDS = 120.0
 """For what comes in a moment, when it never comes."""

@@ -17,8 +17,7 @@ from grpo_api.contract.exit_codes import ExitCode
 from grpo_runtime.errors import RewardServiceUnreachableError, UserError
 from grpo_runtime.rewards.chunk import Column
 from grpo_runtime.rewards.pool import RewardPool
-from grpo_runtime.rewards.service import Patience, ServiceClient
-from grpo_runtime.rewards.service_protocol import request_body
+from grpo_runtime.rewards.service import Patience, ServiceClient, request_body
 from grpo_runtime.rewards.types import (
     BuiltinFunction,
     FailureKind,
@@ -370,7 +369,7 @@ async def test_a_certificate_is_trusted_when_the_secret_holds_its_authority(tmp_
 async def test_a_function_that_ends_the_scoring_of_a_chunk_leaves_no_call_of_the_others_behind(
     tmp_path: Path,
 ) -> None:
-    """Training may go on, after an evaluation: the next step would wait behind it."""
+    """Training may continue, after an evaluation: the next step would wait behind it."""
     certificate, _ = write_certificate(tmp_path)
     async with serving(certificate=certificate) as untrusted, serving() as silent:
         silent.script = [hang]

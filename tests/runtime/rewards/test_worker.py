@@ -92,8 +92,16 @@ async def test_a_call_whose_await_is_cancelled_fails_and_the_process_goes_on() -
         assert await score(pool, "a") == before
 
 
-def test_a_worker_imports_nothing_of_the_spec() -> None:
-    """Each function has a process, and each of them would take the time."""
-    code = "import sys, grpo_runtime.rewards.worker; print('grpo_api.v1alpha1.spec' in sys.modules)"
+def test_a_worker_imports_nothing_of_the_spec_and_nothing_large() -> None:
+    """Each function has a process, and each of them would take the time and the memory."""
+    code = """
+import sys
+import grpo_runtime.rewards.worker
+from grpo_runtime.rewards.builtin import make_builtin
+from grpo_runtime.rewards.types import BuiltinOptions
+make_builtin("exact_match", options=BuiltinOptions())
+print(*sys.modules)
+"""
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert found.stdout.strip() == "False"
+    large = {"grpo_api.v1alpha1.spec", "torch", "transformers", "numpy", "aiohttp", "huggingface_hub"}
+    assert large & set(found.stdout.split()) == set()

@@ -9,13 +9,12 @@ from polling import wait_until
 
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.errors import UserError
-from grpo_runtime.process.loop_thread import LoopThread
+from grpo_runtime.process.background import LoopThread
 from grpo_runtime.rewards.chunk import Column
 from grpo_runtime.rewards.types import FailureKind, OpenCalls, RewardFailure
-from grpo_runtime.rollouts.collect import Collection
+from grpo_runtime.rollouts.collect import Collection, Take
 from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import GenerateRequest, Rollout
-from grpo_runtime.rollouts.source import Take
 
 PROMPT = Prompt(index=0, content="a=", columns={})
 FAILURE = RewardFailure(name="a", kind=FailureKind.LOST, reason="late", num_samples=2, sample={})

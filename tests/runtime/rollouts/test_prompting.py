@@ -2,7 +2,7 @@
 
 from grpo_api.v1alpha1.spec import SamplingSpec
 from grpo_runtime.data.prompt import Prompt
-from grpo_runtime.model.char_tokenizer import char_tokenizer
+from grpo_runtime.model.tiny import char_tokenizer
 from grpo_runtime.rollouts.prompting import make_groups
 
 from ..conftest import run_config

@@ -13,7 +13,7 @@ from grpo_runtime.algorithm.logprobs import head_logprobs
 from grpo_runtime.model.head import last_hidden_states
 from grpo_runtime.model.load import load_policy
 from grpo_runtime.model.tiny import write_tiny_model
-from grpo_runtime.rollouts.sampling_mask import read_sampling_mask
+from grpo_runtime.rollouts.sampling import read_sampling_mask
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "fixtures/truncated_samples.json").read_text())
 CHOICES = [answer["choice"] for answer in RECORDED["answers"]]

@@ -11,13 +11,11 @@ from grpo_api.source import parse_source
 from grpo_api.v1alpha1.spec import HubSpec, ModelSpec
 from grpo_runtime.errors import UserError
 from grpo_runtime.export.files import files_of
-from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.save import write_what_training_leaves
-from grpo_runtime.model.source import materialise_model
+from grpo_runtime.model.source import LocalModel, materialise_model
 from grpo_runtime.model.tiny import write_tiny_model
 from grpo_runtime.storage.hub import download
-from grpo_runtime.storage.links import link_out_of
-from grpo_runtime.storage.source_paths import path_of
+from grpo_runtime.storage.paths import link_out_of, path_of
 from grpo_runtime.trainer.checkpoint.manifest import Manifest, damage_of, entry_of
 from grpo_runtime.weight_sync.disk.store import FolderStore, StoreError
 

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 from polling import wait_until
 
-from grpo_runtime.process.any_address import ANY_ADDRESS
+from grpo_runtime.process.network import ANY_ADDRESS
 from grpo_runtime.report.progress import PROGRESS_FILE
-from grpo_runtime.supervisor.endpoint import Endpoint
-from grpo_runtime.supervisor.one_thread_server import MAX_CONNECTIONS, MAX_REQUEST_BYTES, REQUEST_SECONDS
+from grpo_runtime.supervisor.endpoint import MAX_CONNECTIONS, MAX_REQUEST_BYTES, REQUEST_SECONDS, Endpoint
 
 REPORT = b'{"step": 3}'
 POLL_SECONDS = 2.0
@@ -84,7 +83,7 @@ def test_hundreds_of_waiting_connections_take_no_thread_and_keep_no_poll_out(
             stack.enter_context(closing(connect(endpoint, sent))) for _ in range(MAX_CONNECTIONS + 100)
         ]
         assert [poll(endpoint) for _ in range(5)] == [REPORT] * 5
-        assert num_threads() == threads
+        assert num_threads() <= threads, "some of other tests may have ended"
         # Both ends are in this process.
         assert num_sockets() - sockets <= len(waiting) + MAX_CONNECTIONS
         assert is_closed(waiting[0]), "the oldest made room"
@@ -105,7 +104,7 @@ def test_requests_as_fast_as_they_can_be_sent_keep_no_poll_out(endpoint: Endpoin
     try:
         wait_until(lambda: min(num_answered) >= 20, "each client to have 20 answers")
         assert poll(endpoint) == REPORT
-        assert num_threads() == threads + len(flooding)
+        assert num_threads() <= threads + len(flooding)
     finally:
         stop.set()
         for thread in flooding:

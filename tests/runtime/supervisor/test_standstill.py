@@ -13,7 +13,7 @@ from pod_builder import run_config, trainer_environment
 from polling import wait_until
 
 from grpo_api.contract.progress import Progress
-from grpo_runtime.process.kernel_state import kernel_state
+from grpo_runtime.process.procfs import kernel_state
 from grpo_runtime.report.position import OwnPosition, position_path, read_positions
 from grpo_runtime.report.progress import ProgressFile, read_progress
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
@@ -71,7 +71,7 @@ def test_a_standstill_is_told_with_the_place_of_every_rank(pod: Pod) -> None:
     assert pod.at(0.0) == ""
     assert pod.at(PATIENCE_SECONDS - 0.1) == ""
     assert pod.at(PATIENCE_SECONDS) == (
-        "no training process has gone on for 10 s: rank 1 computes gradients, micro-batch 2 of 3; "
+        "no training process has made progress for 10 s: rank 1 computes gradients, micro-batch 2 of 3; "
         "rank 0 waits for the other ranks"
     )
     assert "for 50 s" in pod.at(59.0)
@@ -85,7 +85,7 @@ def test_it_is_over_when_one_process_goes_on(pod: Pod, caplog: pytest.LogCapture
     assert pod.at(40.0) != ""
     pod.ranks[1].moved()
     assert pod.at(41.0) == ""
-    assert "go on after 41 s" in caplog.text
+    assert "continue after 41 s" in caplog.text
     assert pod.at(41.0 + PATIENCE_SECONDS - 1) == ""
     assert pod.at(200.0) != ""
     assert len(pod.dumped) == 2, "the next standstill prints them again"
@@ -113,7 +113,7 @@ def test_the_first_pod_learns_where_the_ranks_of_the_others_are(tmp_path: Path) 
     pod.others = [PlacesOfPod(attempt=1, node_index=2, places=(stopped,))]
     pod.ranks[0].at("waits for the other ranks")
     pod.at(0.0)
-    assert pod.num_asked == 0, "nobody is asked while all goes on"
+    assert pod.num_asked == 0, "nobody is asked while all continues"
     own = "rank 0 waits for the other ranks"
     assert pod.at(20.0).endswith(f": {own}")
     wait_until(lambda: "does not answer" in pod.at(20.0), "the answer of the others")

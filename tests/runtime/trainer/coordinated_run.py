@@ -15,15 +15,16 @@ from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.sampler import PromptSampler
-from grpo_runtime.export.at_the_end import ModelUploads
+from grpo_runtime.export.upload import ModelUploads
 from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.tiny import write_tiny_model
-from grpo_runtime.process.loop_thread import LoopThread
-from grpo_runtime.report.engine_notes import without_weights_message
+from grpo_runtime.process.background import LoopThread
 from grpo_runtime.report.position import OwnPosition
+from grpo_runtime.report.waiting import without_weights_message
 from grpo_runtime.rewards.chunk import Column
 from grpo_runtime.rewards.types import OpenCalls
+from grpo_runtime.rollouts.collect import EngineSource
 from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import (
     FailedSyncs,
@@ -36,15 +37,13 @@ from grpo_runtime.rollouts.interface import (
     VersionSpan,
 )
 from grpo_runtime.rollouts.journal.journal import NoJournal
-from grpo_runtime.rollouts.source import EngineSource
 from grpo_runtime.trainer.batch import Batch
 from grpo_runtime.trainer.checkpoint.contents import RunState
-from grpo_runtime.trainer.commands import Command
+from grpo_runtime.trainer.distributed import Command, StopRequestedError
 from grpo_runtime.trainer.evaluation import Evaluation
-from grpo_runtime.trainer.learner_state import LearnerState
+from grpo_runtime.trainer.learner import LearnerState
 from grpo_runtime.trainer.loop import Coordinator
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy, PolicyWeights
-from grpo_runtime.trainer.stop import StopRequestedError
 from grpo_runtime.weight_sync.source import WeightSource
 
 PROMPTS = tuple(
@@ -239,10 +238,10 @@ class RecordingReporter:
     def finished_step(self, values: Mapping[str, float], *, step: int, **rest: Any) -> None:
         self.steps[step] = {**values, **rest}
 
-    def moves(self, message: str, *, num_bytes: int) -> None:
+    def report_bytes(self, message: str, *, num_bytes: int) -> None:
         self.moved.append((message, num_bytes))
 
-    def saved(self, step: int | None, *, seconds: float | None = None) -> None:
+    def report_checkpoint(self, step: int | None, *, seconds: float | None = None) -> None:
         self.checkpoint_step = step
         self.checkpoint_seconds = seconds
 

@@ -8,7 +8,7 @@ from pod_builder import run_config
 from safetensors.torch import load_file
 
 from grpo_api.contract.run_config import RunConfig
-from grpo_runtime.report.metrics import MetricsRecord, read_metrics
+from grpo_runtime.report.metrics_file import MetricsRecord, read_metrics
 
 STEPS = 6
 TIMINGS = ("time/", "checkpoint/", "step_time", "tokens_per_second", "sync/")

@@ -14,7 +14,7 @@ from pod_builder import free_port, run_config, trainer_environment
 from safetensors.torch import load_file
 
 from grpo_api.contract.run_config import RunConfig
-from grpo_runtime.report.metrics import MetricsRecord, parse_metrics, read_metrics
+from grpo_runtime.report.metrics_file import MetricsRecord, parse_metrics, read_metrics
 from grpo_runtime.rollouts.frames import decode_frames
 from grpo_runtime.rollouts.journal.reader import file_of
 

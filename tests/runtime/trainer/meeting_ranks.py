@@ -6,9 +6,7 @@
 import os
 import sys
 
-from grpo_runtime.trainer.commands import Command
-from grpo_runtime.trainer.distributed import Ranks
-from grpo_runtime.trainer.stop import StopRequest
+from grpo_runtime.trainer.distributed import Command, Ranks, StopRequest
 
 FINISHED = (3, 40)
 

@@ -20,13 +20,12 @@ from grpo_api.v1alpha1.spec import AlgorithmSpec, DeepSpeedSpec, Dtype, Optimize
 from grpo_runtime.model.load import load_policy
 from grpo_runtime.rollouts.interface import Rollout
 from grpo_runtime.trainer.batch import Batch, make_batch
-from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.distributed import Ranks, StopRequest
 from grpo_runtime.trainer.learner import Learner
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
-from grpo_runtime.trainer.stop import StopRequest
 from grpo_runtime.trainer.strategy.interface import MakeStrategy, Strategy
 from grpo_runtime.trainer.strategy.registry import STRATEGIES
-from grpo_runtime.trainer.strategy.zero.choice import MakeZero
+from grpo_runtime.trainer.strategy.zero.settings import MakeZero
 
 WIDTH = 12
 """Tokens of the longest sequence."""

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from grpo_runtime.errors import UserError
-from grpo_runtime.trainer.distributed import Ranks
-from grpo_runtime.trainer.stop import StopRequest
+from grpo_runtime.trainer.distributed import Ranks, StopRequest
 from grpo_runtime.trainer.strategy.placement import place
 
 

@@ -14,9 +14,8 @@ from pathlib import Path
 import torch
 
 from grpo_runtime.report.progress import read_progress
-from grpo_runtime.trainer.distributed import Ranks
-from grpo_runtime.trainer.reading_rank import ReadingRank
-from grpo_runtime.trainer.stop import StopRequest, StopRequestedError
+from grpo_runtime.trainer.checkpoint.reading import ReadingRank
+from grpo_runtime.trainer.distributed import Ranks, StopRequest, StopRequestedError
 
 TIMEOUT = timedelta(seconds=3)
 NUM_REPORTS = 5

@@ -20,17 +20,15 @@ from partition_invariance import find_strategy
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 
-from grpo_api.contract.resolved_sections import ResolvedLora
+from grpo_api.contract.run_config import ResolvedLora
 from grpo_api.v1alpha1.spec import Dtype, OptimizerSpec
 from grpo_runtime.model.load import empty_policy, load_policy
-from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.lora import add_adapter
+from grpo_runtime.model.source import LocalModel
 from grpo_runtime.model.weights import NamedTensors
-from grpo_runtime.trainer.commands import Command
 from grpo_runtime.trainer.device import collective_backend, training_device
-from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.distributed import Command, Ranks, StopRequest
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
-from grpo_runtime.trainer.stop import StopRequest
 from grpo_runtime.trainer.strategy.interface import Strategy, TrainingState
 
 WORLD_SIZE = 2

@@ -15,9 +15,8 @@ from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.optimizer import learning_rate
 from grpo_runtime.trainer.policy import Policy
-from grpo_runtime.trainer.strategy.interface import TrainingState
-from grpo_runtime.trainer.strategy.placement import place
-from grpo_runtime.trainer.strategy.reference import ReferencePolicy, on_every_rank
+from grpo_runtime.trainer.strategy.interface import Spreading, TrainingState
+from grpo_runtime.trainer.strategy.placement import on_every_rank, place
 from grpo_runtime.weight_sync.source import TensorSpec
 
 KINDS = ("exp_avg", "exp_avg_sq")
@@ -83,9 +82,9 @@ class ShardedStrategy:
     def score_only(self, token_ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self._policy(token_ids, mask)
 
-    def spread_reference(self, policy: Policy) -> ReferencePolicy:
+    def spread_reference(self, policy: Policy) -> Spreading:
         place(policy, device=self.device, ranks=self._ranks)
-        return ReferencePolicy(policy, trained={}, spreading=on_every_rank(self._ranks))
+        return on_every_rank({}, ranks=self._ranks)
 
     def backward(self, loss: torch.Tensor) -> None:
         loss.backward()

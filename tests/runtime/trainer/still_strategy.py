@@ -6,14 +6,13 @@ from typing import Any
 import torch
 
 from grpo_runtime.model.load import load_policy, load_tokenizer
-from grpo_runtime.model.local_model import LocalModel
+from grpo_runtime.model.source import LocalModel
 from grpo_runtime.model.tiny import write_tiny_model
 from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.checkpoint.saver import Saver
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
-from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.distributed import Ranks, StopRequest
 from grpo_runtime.trainer.policy import MASTER_DTYPE
-from grpo_runtime.trainer.stop import StopRequest
 
 
 class StillPolicy:

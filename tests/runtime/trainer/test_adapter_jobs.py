@@ -1,5 +1,5 @@
-"""Whole jobs that train an adapter, over FakeEngines: one that is stopped goes on with the same bits, on one
-rank and on two, and a checkpoint for another adapter is refused."""
+"""Whole jobs that train an adapter, over FakeEngines: one that is stopped continues with the same bits, on
+one rank and on two, and a checkpoint for another adapter is refused."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 """Mode Colocated as a whole, without a cluster: trainer pods whose ranks hold vLLM.
 
-That an attempt goes on from what one that ended with 143 has saved, and that the job completes:
+That an attempt continues from what one that ended with 143 has saved, and that the job completes:
 test_trainer_pod.py and test_strategy_seam.py, over FakeEngines.
 """
 
@@ -14,7 +14,7 @@ from pod_builder import run_config
 from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import DatasetSpec, EvalSpec
-from grpo_runtime.report.metrics import MetricsRecord, read_metrics
+from grpo_runtime.report.metrics_file import MetricsRecord, read_metrics
 
 pytestmark = pytest.mark.engine
 

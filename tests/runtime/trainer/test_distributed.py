@@ -8,8 +8,7 @@ from forks import run_ranks
 
 from grpo_runtime.errors import AddressInUseError
 from grpo_runtime.local.ports import free_ports
-from grpo_runtime.trainer.distributed import Ranks
-from grpo_runtime.trainer.stop import StopRequest
+from grpo_runtime.trainer.distributed import Ranks, StopRequest
 
 SCRIPT = Path(__file__).with_name("meeting_ranks.py")
 

@@ -8,12 +8,11 @@ from pod_builder import run_config
 
 from grpo_api.contract.progress import EngineCounts, Progress
 from grpo_api.contract.run_config import JobRef
-from grpo_runtime.engines.fleet.errors import EngineConflictError
+from grpo_runtime.engines.fleet.engine_client import EngineConflictError
 from grpo_runtime.errors import SupersededError, UserError
-from grpo_runtime.report.reporter import Reporter
+from grpo_runtime.report.reporter import SINKS, Reporter
 from grpo_runtime.report.run_file import keep_run_file
 from grpo_runtime.report.sink import SinkContext, StepRecord
-from grpo_runtime.report.sinks import SINKS
 from grpo_runtime.trainer.ending import END_SECONDS, FINISH_SECONDS, TimeLeft, closed_after_an_error
 
 SUPERSEDED = [

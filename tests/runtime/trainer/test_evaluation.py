@@ -12,13 +12,13 @@ from pod_builder import run_config
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.errors import KnownError, RewardServiceUnreachableError, UserError
-from grpo_runtime.model.char_tokenizer import char_tokenizer
+from grpo_runtime.model.tiny import char_tokenizer
 from grpo_runtime.rewards.chunk import Column
 from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import Rollout
 from grpo_runtime.rollouts.prompting import make_groups
 from grpo_runtime.trainer.checkpoint.contents import RunState
-from grpo_runtime.trainer.commands import Command
+from grpo_runtime.trainer.distributed import Command
 from grpo_runtime.trainer.evaluation import Evaluation
 
 REWARDS = [[0.0], [1.0]] * 4
@@ -227,7 +227,7 @@ async def test_an_evaluation_that_cannot_be_scored_is_told_of_and_ends_no_run(
     assert evaluation.marked == [(2, 0.5)]
     said = [record.message for record in caplog.records if record.name == "grpo_runtime.trainer.evaluation"]
     assert said == [
-        f"the evaluation after step {step} failed, training goes on: {error}"
+        f"the evaluation after step {step} failed, training continues: {error}"
         for step, error in zip((4, 5), unscored, strict=True)
     ]
 

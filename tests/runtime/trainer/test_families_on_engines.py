@@ -1,4 +1,4 @@
-"""Qwen3, Llama, Gemma and Mixtral in whole jobs on vLLM: they train on chats, sync and go on after a kill.
+"""Qwen3, Llama, Gemma and Mixtral in whole jobs on vLLM: they train on chats, sync and continue after a kill.
 
 What the policy computes of each family: tests/runtime/model/test_families.py.
 """
@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from tiny_families import write_tiny_family
 
 from grpo_api.contract.run_config import RunConfig
-from grpo_runtime.report.metrics import MetricsRecord, read_metrics
+from grpo_runtime.report.metrics_file import MetricsRecord, read_metrics
 
 pytestmark = pytest.mark.engine
 

@@ -11,10 +11,9 @@ from still_strategy import StillPolicy
 from grpo_bench.random_model import random_model
 from grpo_gpu.learner import WAYS, Load, Way, figures
 from grpo_gpu.shapes import SHAPES, Shape
-from grpo_runtime.trainer.checkpoint.host_copy import HostCopier
+from grpo_runtime.trainer.checkpoint.shard import HostCopier
 from grpo_runtime.trainer.device import collective_backend, training_device
-from grpo_runtime.trainer.distributed import Ranks
-from grpo_runtime.trainer.stop import StopRequest
+from grpo_runtime.trainer.distributed import Ranks, StopRequest
 
 pytestmark = [
     pytest.mark.gpu,

@@ -11,7 +11,7 @@ from pod_builder import run_config
 
 from grpo_api.contract.endpoints import ADMIN_TOKEN_FILE, DATA_TOKEN_FILE
 from grpo_api.contract.run_config import RunConfig
-from grpo_runtime.report.metrics import MetricsRecord, read_metrics
+from grpo_runtime.report.metrics_file import MetricsRecord, read_metrics
 
 pytestmark = pytest.mark.engine
 

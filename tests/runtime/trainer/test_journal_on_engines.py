@@ -22,7 +22,7 @@ from pod_builder import run_config
 from trainer_pod import TrainerPod
 
 from grpo_api.contract.run_config import RunConfig
-from grpo_runtime.report.metrics import read_metrics
+from grpo_runtime.report.metrics_file import read_metrics
 from grpo_runtime.rollouts.frames import decode_frames
 
 pytestmark = pytest.mark.engine

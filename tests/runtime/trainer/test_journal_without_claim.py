@@ -14,7 +14,7 @@ pytestmark = pytest.mark.processes
 
 def kept(*, journal: bool | None = None) -> RunConfig:
     run = job(num_ranks=1, checkpoint={"everySteps": 50, "journal": journal})
-    return run.model_copy(update={"is_output_kept": True})
+    return run.model_copy(update={"is_output_local": True})
 
 
 def test_what_is_killed_before_its_first_checkpoint_generates_nothing_again(tmp_path: Path) -> None:

@@ -19,9 +19,8 @@ from grpo_runtime.report.position import OwnPosition
 from grpo_runtime.rollouts.interface import Rollout
 from grpo_runtime.trainer.batch import Batch, make_batch
 from grpo_runtime.trainer.distributed import Ranks
-from grpo_runtime.trainer.learner import Learner
-from grpo_runtime.trainer.learner_state import LearnerState
-from grpo_runtime.trainer.minibatches import divide_groups
+from grpo_runtime.trainer.learner import Learner, LearnerState, state_after
+from grpo_runtime.trainer.micro_batches import divide_groups
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy, PolicyWeights
 from grpo_runtime.trainer.strategy.ddp import DDPStrategy
 from grpo_runtime.trainer.strategy.interface import Strategy
@@ -264,3 +263,31 @@ def test_each_micro_batch_is_told_and_is_a_sign_of_life(
     assert num > 1
     assert position.told == [*one_iteration, *one_iteration, ("adds up the metrics of all ranks", "")]
     assert position.num_work >= 2 * (num - 1)
+
+
+SAVED = {"skipped_steps": 3, "entropy_coefficient": 0.2, "is_entropy_low": True}
+FOLLOWS = {"coefficient": 0.01, "target": 0.3, "delta": 0.001, "minCoefficient": 0.001, "maxCoefficient": 0.5}
+
+
+def learner_state(skipped_steps: int, coefficient: float, is_low: bool) -> LearnerState:
+    return LearnerState(skipped_steps=skipped_steps, entropy_coefficient=coefficient, is_entropy_low=is_low)
+
+
+def algorithm_with(entropy: dict[str, float] | None) -> AlgorithmSpec:
+    return resolve_algorithm(
+        AlgorithmSpec.from_object({"steps": 1} | ({"entropy": entropy} if entropy else {}))
+    )
+
+
+def test_the_same_run_goes_on_where_it_stood() -> None:
+    assert state_after(algorithm_with(FOLLOWS), SAVED, is_of_other_run=False) == learner_state(3, 0.2, True)
+
+
+def test_of_another_run_only_a_coefficient_that_follows_a_target_is_taken() -> None:
+    def taken(entropy: dict[str, float] | None, saved: dict[str, float]) -> LearnerState:
+        return state_after(algorithm_with(entropy), saved, is_of_other_run=True)
+
+    assert taken(FOLLOWS, SAVED) == learner_state(0, 0.2, False)
+    assert taken(FOLLOWS, {"entropy_coefficient": 0.0}) == learner_state(0, 0.01, False)
+    assert taken({"coefficient": 0.01}, SAVED) == learner_state(0, 0.01, False)
+    assert taken(None, SAVED) == learner_state(0, 0.0, False)

@@ -15,10 +15,10 @@ from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.data.sampler import PromptSampler
 from grpo_runtime.errors import UserError
-from grpo_runtime.export.at_the_end import ModelUploads
+from grpo_runtime.export.upload import ModelUploads
 from grpo_runtime.rollouts.interface import FailedSyncs
 from grpo_runtime.trainer.checkpoint.contents import RunState
-from grpo_runtime.trainer.commands import Command
+from grpo_runtime.trainer.distributed import Command
 
 REWARDS = [[1.0], [0.0], [0.25], [0.75]]
 TOKENS_OF_A_STEP = 4 * (PROMPT_TOKENS + COMPLETION_TOKENS)
@@ -310,7 +310,7 @@ async def test_steps_in_a_row_that_teach_nothing_are_counted_by_what_they_lack(
 ) -> None:
     run = FakeRun(tmp_path, job(), rewards=rewards)
     run.learner.grad_norm = grad_norm
-    # an attempt goes on where its checkpoint stood
+    # an attempt continues where its checkpoint stood
     await run.train(RunState(step=2, without_signal={} if lack is None else {lack: 2}))
     name = "steps_without_signal/"
     counted = [

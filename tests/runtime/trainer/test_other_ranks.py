@@ -1,5 +1,5 @@
-"""A run that was stopped goes on with another number of ranks, from a checkpoint that all ranks wrote or that
-rank 0 wrote, and writes its own in the other way."""
+"""A run that was stopped continues with another number of ranks, from a checkpoint that all ranks wrote or
+that rank 0 wrote, and writes its own in the other way."""
 
 import json
 from collections.abc import Iterator

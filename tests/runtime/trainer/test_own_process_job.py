@@ -13,7 +13,7 @@ from polling import wait_until
 from trainer_pod import TrainerPod
 
 from grpo_api.contract.run_config import RunConfig
-from grpo_runtime.report.metrics import MetricsRecord, read_metrics
+from grpo_runtime.report.metrics_file import MetricsRecord, read_metrics
 
 pytestmark = [pytest.mark.engine, pytest.mark.matrix]
 
@@ -119,7 +119,7 @@ def test_an_engine_killed_in_a_transfer_and_one_stopped_change_no_number_and_all
     log = trainer.whole_log()
     assert log.count("is lost and started again") == 2
     assert "its process was killed by SIGKILL" in log
-    assert "its process has stood still for 10 s" in log
+    assert "its process has been hung for 10 s" in log
     found = computed(tmp_path)
     assert len(found) >= 4
     assert found[:STEPS] == shared[: len(found)]

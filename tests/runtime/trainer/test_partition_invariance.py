@@ -30,8 +30,8 @@ from grpo_api.v1alpha1.spec import AlgorithmSpec
 from grpo_runtime.algorithm.losses import compute_loss
 from grpo_runtime.algorithm.types import Denominators, LossInputs
 from grpo_runtime.model.tiny import write_tiny_model
+from grpo_runtime.trainer.algorithm_options import loss_options
 from grpo_runtime.trainer.batch import Batch
-from grpo_runtime.trainer.loss_options import loss_options
 from grpo_runtime.trainer.optimizer import PolicyOptimizer
 from grpo_runtime.trainer.policy import Policy
 

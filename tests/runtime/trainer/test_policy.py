@@ -12,13 +12,12 @@ from pod_builder import run_config
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from grpo_api.v1alpha1.spec import Dtype, OptimizerSpec
-from grpo_runtime.model.char_tokenizer import char_tokenizer
 from grpo_runtime.model.load import load_policy
-from grpo_runtime.model.tiny import write_tiny_model
+from grpo_runtime.model.tiny import char_tokenizer, write_tiny_model
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
-from grpo_runtime.trainer.probe import NUM_TOKENS, TEXT, make_probe, probe_tokens
 from grpo_runtime.trainer.strategy.ddp import DDPStrategy
+from grpo_runtime.trainer.weight_checks import NUM_PROBE_TOKENS, TEXT, make_probe, probe_tokens
 
 TOKENS = torch.tensor([[5, 9, 13, 17, 21]])
 TOKENIZER = char_tokenizer(max_length_tokens=256)
@@ -129,7 +128,7 @@ def test_a_probe_is_what_an_engine_reports_for_a_prompt_which_no_temperature_cha
     strategy = DDPStrategy(policy, optimizer=OptimizerSpec(), total_steps=1, ranks=ranks)
     run = run_config(model={"source": "builtin://tiny", "dtype": "bfloat16"}, engine={"maxModelLen": 256})
     probe = make_probe(strategy, run, tokenizer=TOKENIZER)
-    assert len(probe.token_ids) == NUM_TOKENS[Dtype.BFLOAT16] >= 100
+    assert len(probe.token_ids) == NUM_PROBE_TOKENS[Dtype.BFLOAT16] >= 100
     assert TOKENIZER.decode(probe.token_ids[:20]) == TEXT[:20]
     logging.getLogger("transformers").removeHandler(caplog.handler)
     assert len(TEXT) > TOKENIZER.model_max_length and caplog.messages == []
@@ -146,7 +145,7 @@ def test_a_probe_is_filled_with_tokens_of_the_whole_vocabulary_where_its_text_is
         return probe_tokens(short, dtype=Dtype.BFLOAT16, vocab_size=1000, max_model_len=max_model_len)
 
     assert probe(16) == (7,) * 15
-    assert len(probe(4096)) == NUM_TOKENS[Dtype.BFLOAT16]
+    assert len(probe(4096)) == NUM_PROBE_TOKENS[Dtype.BFLOAT16]
     assert probe(4096) == probe(4096)
     assert max(probe(4096)) > 900
 

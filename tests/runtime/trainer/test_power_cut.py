@@ -9,10 +9,10 @@ from grpo_api.v1alpha1.spec import Dtype, OptimizerSpec
 from grpo_runtime.errors import SupersededError
 from grpo_runtime.local.workspace import State, Workspace
 from grpo_runtime.model.load import load_policy, load_tokenizer
-from grpo_runtime.model.local_model import LocalModel
+from grpo_runtime.model.source import LocalModel
 from grpo_runtime.model.tiny import write_tiny_model
-from grpo_runtime.trainer.checkpoint.contents import export_model, whole_model
 from grpo_runtime.trainer.checkpoint.manifest import FileEntry
+from grpo_runtime.trainer.checkpoint.model_export import export_model, whole_model
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.policy import Policy

@@ -7,18 +7,18 @@ import pytest
 import torch
 from scored_batch import a_batch
 
-from grpo_api.contract.resolved_sections import ResolvedLora
+from grpo_api.contract.run_config import ResolvedLora
 from grpo_api.resolve import resolve_algorithm
 from grpo_api.v1alpha1.spec import AlgorithmSpec, Dtype, LossType
 from grpo_runtime.algorithm.losses import compute_loss
 from grpo_runtime.algorithm.types import Denominators, LossInputs
 from grpo_runtime.model.load import load_policy
-from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.lora import add_adapter, without_adapter
+from grpo_runtime.model.source import LocalModel
 from grpo_runtime.model.tiny import write_tiny_model
+from grpo_runtime.trainer.algorithm_options import loss_options
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.learner import Learner
-from grpo_runtime.trainer.loss_options import loss_options
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
 from grpo_runtime.trainer.reference import copy_of, make_reference
 from grpo_runtime.trainer.strategy.interface import Strategy

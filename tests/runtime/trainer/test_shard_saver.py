@@ -18,15 +18,12 @@ from grpo_runtime.errors import PeerLostError, VolumeFullError
 from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.process.background import in_thread
 from grpo_runtime.trainer.checkpoint.contents import RunState, complete_checkpoint, read_training_state
-from grpo_runtime.trainer.checkpoint.host_copy import HostCopier
-from grpo_runtime.trainer.checkpoint.shard_saver import ShardSaver
+from grpo_runtime.trainer.checkpoint.saver import ShardSaver
+from grpo_runtime.trainer.checkpoint.shard import HostCopier, write_shard
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
-from grpo_runtime.trainer.checkpoint.written_shard import write_shard
-from grpo_runtime.trainer.commands import Command
-from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.distributed import Command, Ranks, StopRequest
 from grpo_runtime.trainer.following import FollowingRank
 from grpo_runtime.trainer.reference import Reference
-from grpo_runtime.trainer.stop import StopRequest
 
 DEADLINE_SECONDS = 60.0
 

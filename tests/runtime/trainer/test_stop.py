@@ -5,9 +5,7 @@ import signal
 
 import pytest
 
-from grpo_runtime.trainer.commands import Command
-from grpo_runtime.trainer.distributed import Ranks
-from grpo_runtime.trainer.stop import StopRequest, StopRequestedError
+from grpo_runtime.trainer.distributed import Command, Ranks, StopRequest, StopRequestedError
 
 HUNG_SECONDS = 60.0
 """The limit for something that comes at once when nothing hangs."""

@@ -1,4 +1,4 @@
-"""The checkpoint and the journal that tests/contract/write_fixtures.py wrote: a run goes on from them."""
+"""The checkpoint and the journal that tests/contract/write_fixtures.py wrote: a run continues from them."""
 
 import shutil
 from pathlib import Path

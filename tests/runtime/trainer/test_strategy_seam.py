@@ -42,8 +42,8 @@ def train_to_the_end(pod: TrainerPod, *, resumed_from_step: int) -> None:
 
 @dataclass(frozen=True)
 class Runs:
-    """The folders of a run that DDP began and a sharded strategy went on with after a stop in step 2: one
-    that was stopped again in step 4 and went on from its own checkpoint, and one undisturbed."""
+    """The folders of a run that DDP began and a sharded strategy continued with after a stop in step 2: one
+    that was stopped again in step 4 and continued from its own checkpoint, and one undisturbed."""
 
     stopped: Path
     undisturbed: Path

@@ -11,7 +11,7 @@ from fake_job import job
 from pod_builder import run_config
 from trainer_pod import TrainerPod
 
-from grpo_runtime.torch_threads import engine_threads, settle_num_threads
+from grpo_runtime.torch_threads import engine_threads, pin_num_threads
 
 POLICY = Path(__file__).with_name("threads_of_a_policy.py")
 ENGINE = Path(__file__).with_name("threads_beside_an_engine.py")
@@ -28,7 +28,7 @@ def in_a_thread(count: list[int], *, num_threads: int | None = None) -> None:
 
     def compute() -> None:
         if num_threads is not None:
-            settle_num_threads(num_threads)
+            pin_num_threads(num_threads)
         count.append(torch.get_num_threads())
 
     thread = threading.Thread(target=compute)
@@ -40,7 +40,7 @@ def test_a_thread_keeps_its_number_whatever_others_set() -> None:
     counts: list[int] = []
 
     def training() -> None:
-        settle_num_threads(3)
+        pin_num_threads(3)
         in_a_thread(counts, num_threads=1)
         counts.append(torch.get_num_threads())
         with engine_threads(1):
@@ -53,7 +53,7 @@ def test_a_thread_keeps_its_number_whatever_others_set() -> None:
         thread.start()
         thread.join()
     finally:
-        settle_num_threads(before)
+        pin_num_threads(before)
     assert counts == [1, 3, 1, 3]
 
 

@@ -222,7 +222,7 @@ def test_a_rank_that_is_stopped_is_told_with_where_it_is_and_training_goes_on_wi
     trainer.wait_until(lambda progress: progress.step >= 2)
     stopped = trainer.ranks()[1]
     os.kill(stopped, signal.SIGSTOP)
-    told = trainer.wait_until(lambda progress: "no training process has gone on" in progress.message)
+    told = trainer.wait_until(lambda progress: "no training process has made progress" in progress.message)
     assert told.state is TrainerState.TRAINING
     assert "rank 1 is stopped (by SIGSTOP) while it " in told.message
     assert "; rank 0 " in told.message

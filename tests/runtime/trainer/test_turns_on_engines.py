@@ -8,7 +8,7 @@ import yaml
 from local_job import local_engines, start_trainer
 from pod_builder import run_config
 
-from grpo_runtime.report.metrics import read_metrics
+from grpo_runtime.report.metrics_file import read_metrics
 from grpo_runtime.report.samples import read_groups
 
 pytestmark = [pytest.mark.engine, pytest.mark.matrix]

@@ -6,7 +6,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from grpo_runtime.engines.arguments import IN_PROCESS_ENVIRONMENT, engine_environment
+from grpo_runtime.engines.vllm.arguments import IN_PROCESS_ENVIRONMENT, engine_environment
 
 os.environ.update(engine_environment(is_cpu=True) | IN_PROCESS_ENVIRONMENT)
 
@@ -19,12 +19,11 @@ from policy_builder import changed_policy, weights_of
 from grpo_api.contract.run_config import parse_run_config
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines.colocated.rank_engine import RankEngine
-from grpo_runtime.engines.colocated.vllm_engine import VllmEngine
+from grpo_runtime.engines.vllm.local_engine import VllmEngine
 from grpo_runtime.model.tiny import write_tiny_model
 from grpo_runtime.rollouts.interface import GenerateRequest
-from grpo_runtime.torch_threads import num_engine_threads, settle_num_threads
-from grpo_runtime.trainer.distributed import Ranks
-from grpo_runtime.trainer.stop import StopRequest
+from grpo_runtime.torch_threads import num_engine_threads, pin_num_threads
+from grpo_runtime.trainer.distributed import Ranks, StopRequest
 from grpo_runtime.weight_sync.registry import IN_PROCESS
 
 
@@ -45,7 +44,7 @@ def main(config: Path, model_folder: Path) -> None:
     """Be the only rank."""
     place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     os.environ.update(place | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"})
-    settle_num_threads(3)
+    pin_num_threads(3)
     write_tiny_model(model_folder)
     ranks = Ranks.meet(rank=0, world_size=1, address="127.0.0.1", port=0, backend="gloo", stop=StopRequest())
     run_config = parse_run_config(config.read_text())

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from grpo_runtime.torch_threads import settle_num_threads
+from grpo_runtime.torch_threads import pin_num_threads
 
 NUM_STEPS = 2
 CONFIG = Qwen2Config(
@@ -26,7 +26,7 @@ def num_threads_of_process() -> int:
 
 def main(num_threads: int) -> None:
     """Train."""
-    settle_num_threads(num_threads)
+    pin_num_threads(num_threads)
     num_before = num_threads_of_process()
     torch.manual_seed(0)
     policy = Qwen2ForCausalLM(CONFIG)

@@ -1,12 +1,11 @@
-"""Copies of weights and moments for a checkpoint, while training goes on at once and overwrites them: whether
-each has what was there before. Nothing is computed: new values are copied to the GPU.
-"""
+"""Copies of weights and moments for a checkpoint, while training continues at once and overwrites them:
+whether each has what was there before. Nothing is computed: new values are copied to the GPU."""
 
 from still_strategy import StillPolicy
 
 from grpo_bench.random_model import random_model
 from grpo_gpu.shapes import SHAPES
-from grpo_runtime.trainer.checkpoint.host_copy import HostCopier
+from grpo_runtime.trainer.checkpoint.shard import HostCopier
 from grpo_runtime.trainer.device import training_device
 
 

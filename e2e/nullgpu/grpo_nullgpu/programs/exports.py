@@ -5,8 +5,8 @@ import threading
 
 import torch
 
-from grpo_runtime.weight_sync.local.cuda_handles import CudaHandles
-from grpo_runtime.weight_sync.stream.device import CudaDevice
+from grpo_runtime.weight_sync.ipc import CudaHandles
+from grpo_runtime.weight_sync.stream.memory import CudaDevice
 
 NUM_EXPORTS = 3000
 

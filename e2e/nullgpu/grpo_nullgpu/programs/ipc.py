@@ -10,8 +10,8 @@ import sys
 
 import torch
 
-from grpo_runtime.weight_sync.local.cuda_handles import CudaHandles
-from grpo_runtime.weight_sync.stream.device import CudaDevice
+from grpo_runtime.weight_sync.ipc import CudaHandles
+from grpo_runtime.weight_sync.stream.memory import CudaDevice
 
 DEVICE = CudaDevice(torch.device("cuda", 0))
 SLOT_BYTES = 64 << 20

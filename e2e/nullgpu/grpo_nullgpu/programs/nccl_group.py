@@ -14,11 +14,10 @@ import time
 import torch
 from torch.distributed import Store, TCPStore
 
+from grpo_runtime.weight_sync.group import GroupInitInfo, Invite, MemberPlace, find_store, host_store
 from grpo_runtime.weight_sync.interface import GroupBrokenError
-from grpo_runtime.weight_sync.network.group import Invite
-from grpo_runtime.weight_sync.network.meeting import GroupInitInfo, MemberPlace, find_store, host_store
-from grpo_runtime.weight_sync.network.nccl import NcclGroup, TorchNccl
-from grpo_runtime.weight_sync.stream.device import CudaDevice
+from grpo_runtime.weight_sync.nccl import NcclGroup, TorchNccl
+from grpo_runtime.weight_sync.stream.memory import CudaDevice
 
 ADDRESS, SIZE, NUM_BUFFERS = "127.0.0.1", 1 << 20, 10
 ENOUGH_SECONDS = 60.0

@@ -12,9 +12,9 @@ import torch
 from grpo_runtime.locked_memory import locked_memory
 from grpo_runtime.process.background import in_thread
 from grpo_runtime.weight_sync.source import TensorSpec
-from grpo_runtime.weight_sync.stream.device import device_of_rank
-from grpo_runtime.weight_sync.stream.device_packing import device_copy, host_copy
-from grpo_runtime.weight_sync.stream.digest import TAG_BYTES
+from grpo_runtime.weight_sync.stream.host_copy import device_copy, host_copy
+from grpo_runtime.weight_sync.stream.memory import device_of_rank
+from grpo_runtime.weight_sync.tag import TAG_BYTES
 
 NUM_BYTES = 3 << 20
 

@@ -153,7 +153,7 @@ API cudaError_t cudaDeviceSynchronize(void) {
     return cudaSuccess;
 }
 
-/* Whether it is done: with the delay it is not before somebody has waited, except that who asks often may go on. */
+/* Whether it is done: with the delay it is not before somebody has waited, except that who asks often may continue. */
 API cudaError_t cudaStreamQuery(cudaStream_t handle) {
     Stream *stream = stream_of(handle);
     static __thread int num_asked;
@@ -165,7 +165,7 @@ API cudaError_t cudaStreamQuery(cudaStream_t handle) {
 
 API cudaError_t cudaEventCreateWithFlags(cudaEvent_t *found, unsigned flags) {
     null_make_context(null_current());
-    /* so long that other threads go on meanwhile, as they do beside a real one */
+    /* so long that other threads continue meanwhile, as they do beside a real one */
     if (flags & cudaEventInterprocess) usleep(100);
     *found = (cudaEvent_t)calloc(1, sizeof(Event));
     return cudaSuccess;

@@ -1,4 +1,4 @@
-"""A rank's end of the engine in another process: calls it, and notices when it ends or stands still."""
+"""A rank's side of the engine in another process: calls it, and notices when it ends or hangs."""
 
 import asyncio
 import logging
@@ -17,12 +17,22 @@ from grpo_runtime.engines.colocated.child_liveness import (
     reported,
     why_hung,
 )
-from grpo_runtime.engines.colocated.child_messages import decode_error
-from grpo_runtime.engines.colocated.engine_process import ServingProcess, StartProcess
-from grpo_runtime.engines.colocated.frame_pipe import Message, receive, send
-from grpo_runtime.rollouts.errors import EngineError, EngineGoneError, EngineTimeoutError
+from grpo_runtime.engines.colocated.child_messages import Message, decode_error, receive, send
+from grpo_runtime.engines.colocated.engine_process import (
+    EngineProcess,
+    StartedProcess,
+    StartProcess,
+    start_watched,
+)
 from grpo_runtime.rollouts.frames import Frame
-from grpo_runtime.rollouts.interface import GenerateRequest, OnFinished, Rollout
+from grpo_runtime.rollouts.interface import (
+    EngineError,
+    EngineGoneError,
+    EngineTimeoutError,
+    GenerateRequest,
+    OnFinished,
+    Rollout,
+)
 from grpo_runtime.rollouts.wire import read_completion, read_logprobs, request_frame
 from grpo_runtime.weight_sync.interface import Info
 
@@ -37,7 +47,7 @@ class ChildEngine:
     """A `LocalEngine` in a process of its own, which ends with this one.
 
     What a call raises in the child is raised here; EngineGoneError says that the child has ended, or was
-    killed because it stood still.
+    killed because it was hung.
     """
 
     def __init__(self, start: StartProcess, *, message: Mapping[str, Any], limits: ChildLimits) -> None:
@@ -56,14 +66,8 @@ class ChildEngine:
         self._is_started = False
         self._is_closing = False
         self._signs = first_signs(time.monotonic())
-        self._process: ServingProcess
-        is_running: Future[None] = Future()
-        # the kernel ends a child with the thread that has started it: this one lives as long as the child
-        self._watcher = threading.Thread(
-            target=self._live, args=(start, is_running), name="watch-engine", daemon=True
-        )
-        self._watcher.start()
-        is_running.result()
+        started, self._watcher = start_watched(start, self._watch, name="watch-engine")
+        self._process, self._connection = started.process, started.connection
         self.channel = ChildChannel(self)
         try:
             self._wait(self._say(message), what="start", seconds=limits.start_seconds)
@@ -73,7 +77,7 @@ class ChildEngine:
 
     @property
     def pid(self) -> int:
-        """Of the child."""
+        """Process id of the child."""
         return self._process.pid
 
     @property
@@ -82,21 +86,21 @@ class ChildEngine:
         return self._finished
 
     def sleep(self, level: int) -> None:
-        """See `LocalEngine`."""
+        """Give memory back: the KV cache, and the weights to the CPU (level 1) or for good (level 2)."""
         self._call("sleep", level=level)
 
     def wake_up(self, tag: str) -> None:
-        """See `LocalEngine`."""
+        """Take memory again, for `weights` or for `kv_cache`."""
         self._call("wake_up", tag=tag)
 
     def reset_prefix_cache(self) -> None:
-        """See `LocalEngine`."""
+        """Forget what older weights computed."""
         self._call("reset_prefix_cache")
 
     def sample(
         self, requests: Sequence[GenerateRequest], *, on_finished: OnFinished | None = None
     ) -> list[Rollout]:
-        """See `LocalEngine`."""
+        """One completion for each request, in their order."""
         self._finished, self._on_finished = {}, on_finished
         self._sampling = requests
         try:
@@ -106,11 +110,11 @@ class ChildEngine:
         return [self._finished[index] for index in range(len(requests))]
 
     def num_unfinished(self) -> int:
-        """See `LocalEngine`."""
+        """How many requests of the running `sample` are not finished. May be called in another thread."""
         return max(0, len(self._sampling) - len(self._finished))
 
     def probe_logprobs(self, token_ids: Sequence[int]) -> list[float]:
-        """See `LocalEngine`."""
+        """Logprobs (nats, temperature 1) of all tokens after the first."""
         [frame] = self._call("probe_logprobs", token_ids=token_ids)
         return read_logprobs(frame)
 
@@ -151,38 +155,29 @@ class ChildEngine:
             logger.debug("the child closed its pipe before it read a call")
         return reply
 
-    def _live(self, start: StartProcess, is_running: "Future[None]") -> None:
-        """Start the child, and watch it until it ends."""
-        try:
-            started = start()
-        except Exception as error:
-            is_running.set_exception(error)
-            return
-        self._process, self._connection = started.process, started.connection
-        is_running.set_result(None)
-        self._watch()
-
-    def _watch(self) -> None:
-        """Take what the child says until it ends; kill it when it stands still."""
+    def _watch(self, started: StartedProcess) -> None:
+        """Take what the child says until it ends; kill it when it is hung."""
+        process, connection = started.process, started.connection
         try:
             while True:
-                if self._connection.poll(_LOOK_SECONDS):
-                    self._take(receive(self._connection))
-                elif self._process.has_ended:
+                if connection.poll(_LOOK_SECONDS):
+                    self._take(receive(connection))
+                elif process.has_ended:
                     # a process that it has started holds its end of the pipe
                     raise EOFError
                 else:
-                    is_stopped = self._process.is_stopped
+                    is_stopped = process.is_stopped
                     with self._lock:
                         self._signs = missed_report(self._signs, is_stopped=is_stopped, now=time.monotonic())
-                self._end_if_hung()
+                if self._is_hung():
+                    process.kill()
         except (EOFError, OSError):
-            self._has_ended()
+            self._has_ended(process)
         except Exception as error:
             # nobody would read what it says from now on
             self._why_killed = f"it said what is not understood: {type(error).__name__}: {error}"
-            self._process.kill()
-            self._has_ended()
+            process.kill()
+            self._has_ended(process)
 
     def _take(self, message: Message) -> None:
         header = message.header
@@ -215,16 +210,16 @@ class ChildEngine:
         else:
             reply.set_exception(decode_error(message.header))
 
-    def _end_if_hung(self) -> None:
+    def _is_hung(self) -> bool:
+        """Whether it is found hung now, for the first time."""
         if not self._is_started or self._why_killed:
-            return
+            return False
         limits = self._limits.times(self.patience)
         self._why_killed = why_hung(self._signs, limits=limits, now=time.monotonic())
-        if self._why_killed:
-            self._process.kill()
+        return bool(self._why_killed)
 
-    def _has_ended(self) -> None:
-        how = self._process.end(seconds=_MAY_END_SECONDS)
+    def _has_ended(self, process: EngineProcess) -> None:
+        how = process.end(seconds=_MAY_END_SECONDS)
         with self._lock:
             self._gone = self._why_killed or how
             reply, self._reply = self._reply, None
@@ -241,23 +236,23 @@ class ChildChannel:
         self._engine = engine
 
     async def init(self, info: Info) -> None:
-        """See `ControlChannel`."""
+        """Let the engine connect to the sender that wrote `info`."""
         await self._ask("init", info=dict(info))
 
     async def start(self) -> None:
-        """See `ControlChannel`."""
+        """Open an update."""
         await self._ask("start")
 
     async def update(self, info: Info) -> None:
-        """See `ControlChannel`."""
+        """Let the engine take what `info` names; it answers when it has checked everything."""
         await self._ask("update", info=dict(info))
 
     async def finish(self, version: str) -> None:
-        """See `ControlChannel`."""
+        """Apply what was taken, as `version`."""
         await self._ask("finish", version=version)
 
     async def shutdown(self) -> None:
-        """See `ControlChannel`."""
+        """Let the engine close its connection to the sender."""
         await self._ask("shutdown")
 
     async def _ask(self, call: str, **arguments: Any) -> None:

@@ -30,7 +30,7 @@ class ChildLimits:
     """Well below the default of stallTimeoutSeconds, which runs at the same time and ends the attempt."""
 
     def times(self, factor: float) -> "ChildLimits":
-        """Those of a child with so many times the usual patience."""
+        """The limits of a child with so many times the usual patience."""
         return replace(self, hung_after_seconds=self.hung_after_seconds * factor)
 
 
@@ -52,7 +52,7 @@ class ChildSigns:
 
 
 def first_signs(now: float) -> ChildSigns:
-    """Those of a child that has just started."""
+    """The signs of a child that has just started."""
     return ChildSigns(process=Sign(now), running=Sign(now), steps=Sign(now))
 
 
@@ -94,12 +94,12 @@ def missed_report(signs: ChildSigns, *, is_stopped: bool, now: float) -> ChildSi
 
 
 def why_hung(signs: ChildSigns, *, limits: ChildLimits, now: float) -> str:
-    """What of the child stands still, as a sentence about it; empty when it is not hung."""
+    """Which part of the child is hung, as a sentence about it; empty when it is not hung."""
     if signs.running.is_overdue(now, limit_seconds=limits.hung_after_seconds):
-        return f"its process has stood still for {limits.hung_after_seconds:g} s"
+        return f"its process has been hung for {limits.hung_after_seconds:g} s"
     usual = limits.first_generation_seconds if signs.may_compile else limits.hung_after_seconds
     if signs.process.is_overdue(now, limit_seconds=usual):
-        return f"its process has stood still for {usual:g} s"
+        return f"its process has been hung for {usual:g} s"
     limit = max(usual, LONGER_STEP_FACTOR * signs.steps.recent_gap)
     if signs.steps.is_overdue(now, limit_seconds=limit):
         return f"it has samples to draw and has taken no step for {limit:g} s"

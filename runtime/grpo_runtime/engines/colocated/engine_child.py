@@ -1,7 +1,8 @@
 """The process of an engine beside its rank: executes the rank's calls until the rank ends.
 
-It is started as `python -m grpo_runtime.engines.colocated.engine_child PIPE PARENT`: the file descriptor
-of its end of the pipe, and the process id of the rank, with which it ends.
+A child of the rank is started as `python -m grpo_runtime.engines.colocated.engine_child PIPE PARENT`: the
+file descriptor of its end of the pipe, and the process id of the rank, with which it ends. An actor of Ray
+(`ray.actor`) does the same in a process that Ray has started.
 """
 
 import asyncio
@@ -17,17 +18,16 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from grpo_api.contract.run_config import parse_run_config
-from grpo_runtime.engines.colocated.child_messages import encode_error
-from grpo_runtime.engines.colocated.frame_pipe import Message, receive, send
+from grpo_runtime.engines.colocated.child_messages import Message, encode_error, receive, send
 from grpo_runtime.engines.colocated.rank_engine import LocalEngine
 from grpo_runtime.process.lasting_imports import lasting_imports
-from grpo_runtime.process.parent_death import die_with
+from grpo_runtime.process.lifetime import die_with
 from grpo_runtime.rollouts.frames import Frame
 from grpo_runtime.rollouts.interface import GenerateRequest, Rollout
 from grpo_runtime.rollouts.wire import completion_frame, logprobs_frame, read_request
 
 BEAT_SECONDS = 1.0
-"""How often the rank is told how many steps the engine has taken."""
+"""How often the child reports to the rank how many steps the engine has taken."""
 
 
 class EngineOfChild(LocalEngine, Protocol):
@@ -44,17 +44,24 @@ class EngineOfChild(LocalEngine, Protocol):
 
 
 MakeEngine = Callable[[Mapping[str, Any]], EngineOfChild]
-"""From what the rank starts it with to the engine."""
+"""Makes the engine from what the rank starts the child with."""
 
 
 def main(arguments: Sequence[str], *, make_engine: MakeEngine) -> NoReturn:
-    """Serve the rank, and end the process as it stands: vLLM's own end may hang."""
+    """Serve the rank as its child, and end with it."""
     descriptor, rank_pid = map(int, arguments)
     die_with(rank_pid)
     # Ctrl-C in a terminal reaches every process; the rank decides when its engine ends
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s engine %(levelname)s %(name)s: %(message)s")
-    code = serve(Connection(descriptor), make_engine=make_engine)
+    serve_to_the_end(Connection(descriptor), make_engine=make_engine)
+
+
+def serve_to_the_end(connection: Connection, *, make_engine: MakeEngine) -> NoReturn:
+    """Serve the rank, and end the process as it stands: vLLM's own end may hang."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s engine %(levelname)s %(name)s: %(message)s", force=True
+    )
+    code = serve(connection, make_engine=make_engine)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -93,7 +100,7 @@ class _Child:
         threading.Thread(target=self._beat, name="beat", daemon=True).start()
 
     def execute(self, message: Message) -> None:
-        """Answer one call. An error is an answer too: whether to go on is for the rank to say."""
+        """Answer one call. An error is an answer too: whether to continue is for the rank to say."""
         try:
             frames = self._call(message)
         except Exception as error:
@@ -152,11 +159,11 @@ def make_vllm_engine(given: Mapping[str, Any]) -> EngineOfChild:
     Raises UserError naming the argument when vLLM refuses the configuration.
     """
     with lasting_imports():
-        from grpo_runtime.engines.colocated.vllm_engine import VllmEngine
-        from grpo_runtime.torch_threads import num_engine_threads, settle_num_threads
+        from grpo_runtime.engines.vllm.local_engine import VllmEngine
+        from grpo_runtime.torch_threads import num_engine_threads, pin_num_threads
 
     run_config = parse_run_config(given["run_config"])
-    settle_num_threads(num_engine_threads(run_config))
+    pin_num_threads(num_engine_threads(run_config))
     return VllmEngine(run_config, model_dir=Path(given["model_dir"]), name=given["name"])
 
 

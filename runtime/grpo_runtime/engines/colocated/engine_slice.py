@@ -1,4 +1,4 @@
-"""A rank's place among the engines: which engine it holds, or has a part of, and which requests are its
+"""A rank's part of the engines: which engine it holds, or has a part of, and which requests are its
 own."""
 
 from collections.abc import Callable, Sequence
@@ -6,11 +6,16 @@ from typing import Protocol
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.engines.colocated.messages import Channel, GenerateCommand, SyncCommand
 from grpo_runtime.engines.colocated.rank_engine import RankSync
+from grpo_runtime.engines.colocated.rank_messages import Channel, GenerateCommand, SyncCommand
 from grpo_runtime.rollouts.interface import GenerateRequest, OnFinished, Probe, Rollout
-from grpo_runtime.slices import slice_of
 from grpo_runtime.weight_sync.source import WeightSource
+
+
+def slice_of(count: int, *, index: int, num_slices: int) -> slice:
+    """Which of `count` things belong to slice `index`: slices are contiguous and their sizes differ by at
+    most one."""
+    return slice(count * index // num_slices, count * (index + 1) // num_slices)
 
 
 class EngineOfRank(Protocol):

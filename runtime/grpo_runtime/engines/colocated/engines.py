@@ -1,13 +1,14 @@
-"""Rank 0's end of the engines in the training processes: it sends commands to every rank that holds an
-engine.
+"""Engines in the training processes, or in a process beside each: rank 0 sends commands, and every rank
+executes them on its engine.
 
 Commands travel on a channel of their own and are executed in a thread of their own, because the main threads
-go on meeting meanwhile: so a stop request of any rank is noticed, and rank 0 reports that it is alive.
+continue meeting meanwhile: so a stop request of any rank is noticed, and rank 0 reports that it is alive.
 Training and engines never compute at the same time: rank 0 waits for its engines first.
 """
 
 import asyncio
 import functools
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,22 +16,30 @@ from dataclasses import dataclass
 
 from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.engines.colocated.engine_slice import EngineSlice, engine_name
-from grpo_runtime.engines.colocated.messages import (
+from grpo_runtime.engines.colocated.engine_slice import EngineSlice, engine_name, slice_of
+from grpo_runtime.engines.colocated.rank_engine import PHASES, RankSync
+from grpo_runtime.engines.colocated.rank_messages import (
+    DONE,
     Frames,
     GenerateCommand,
     RestCommand,
     SyncCommand,
     broadcast_message,
+    decode_command,
     decode_sync,
     encode_command,
+    encode_finished,
+    encode_last,
+    encode_sampled,
+    encode_sync,
     receive_message,
     receive_streamed,
+    send_message,
 )
-from grpo_runtime.engines.colocated.rank_engine import PHASES, RankSync
-from grpo_runtime.rollouts.errors import EngineError, EngineTimeoutError
 from grpo_runtime.rollouts.frames import Frame
 from grpo_runtime.rollouts.interface import (
+    EngineError,
+    EngineTimeoutError,
     FailedSyncs,
     GenerateRequest,
     Generation,
@@ -40,7 +49,6 @@ from grpo_runtime.rollouts.interface import (
     SyncReport,
 )
 from grpo_runtime.rollouts.wire import read_completion, read_completions
-from grpo_runtime.slices import slice_of
 from grpo_runtime.weight_sync.source import WeightSource
 
 
@@ -49,14 +57,14 @@ class _Call:
     """A running call of `generate`. Only `generation` changes it."""
 
     parts: Sequence[range]
-    """Which requests are whose, by engine."""
+    """The requests of each engine."""
     finished_at: float
     """When a sample was last seen to be finished, or else when the call began."""
     num_done: int = 0
 
 
 class ColocatedEngines:
-    """`Engines` in the training processes, as rank 0 uses them."""
+    """`Engines` as rank 0 uses them: it sends commands to the other ranks and executes them itself."""
 
     def __init__(
         self,
@@ -68,7 +76,7 @@ class ColocatedEngines:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`num_finished` gives by rank how many samples of the running step its engine has finished, as the
-        ranks told at their last meeting, and `is_starting_again` whether its engine was lost and does not
+        ranks reported at their last meeting, and `is_starting_again` whether its engine was lost and does not
         serve yet."""
         self._slice = engine_slice
         self._num_finished = num_finished
@@ -90,7 +98,8 @@ class ColocatedEngines:
         return EngineCounts(desired=count, known=count, current=count if self._version else 0)
 
     async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
-        """See `Engines.sync`. `weights` is read in another thread until this returns.
+        """Let every rank load its copy of the policy into its engine, and verify it. `weights` is rank 0's,
+        and is read in another thread until this returns.
 
         Raises EngineTimeoutError after the deadlines of all phases together, and EngineError when an engine's
         logprobs of the probe are not the trainer's: it computes something else than what is trained.
@@ -122,7 +131,7 @@ class ColocatedEngines:
         )
 
     async def rest(self) -> None:
-        """See `Engines.rest`."""
+        """Let all engines sleep: training follows. They serve again after the next `sync`."""
         await asyncio.wrap_future(self._thread.submit(self._lead_rest))
 
     async def generate(
@@ -132,7 +141,8 @@ class ColocatedEngines:
         on_finished: OnFinished | None = None,
         stays_awake: bool = False,
     ) -> list[Rollout]:
-        """See `Engines.generate`. The engines sleep when it returns, unless they are to stay awake."""
+        """Sample all requests, in the order given. The engines sleep when it returns, unless they are to stay
+        awake."""
         if self._version is None:
             raise RuntimeError("the engines have no weights yet: call sync before generate")
         command = GenerateCommand(requests, is_streamed=on_finished is not None, stays_awake=stays_awake)
@@ -146,7 +156,7 @@ class ColocatedEngines:
             self._running = None
 
     def generation(self) -> Generation | None:
-        """See `Engines.generation`."""
+        """How far the running call of `generate` has come; None when none runs."""
         call = self._running
         if call is None:
             return None
@@ -167,7 +177,7 @@ class ColocatedEngines:
         )
 
     def failed_syncs(self) -> Mapping[str, FailedSyncs]:
-        """See `Engines.failed_syncs`."""
+        """None: a failed sync ends the attempt or the engine."""
         return {}
 
     async def close(self) -> None:
@@ -249,3 +259,57 @@ class ColocatedEngines:
         return [
             every[slice_of(len(every), index=index, num_slices=num_engines)] for index in range(num_engines)
         ]
+
+
+class EngineExecutor:
+    """What a rank other than 0 does with its engine: executes rank 0's commands from now on, until the
+    process ends."""
+
+    def __init__(self, engine_slice: EngineSlice, *, weights: WeightSource) -> None:
+        """`weights` is this rank's copy of the policy, which is the same on every rank."""
+        self._slice = engine_slice
+        self._weights = weights
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise the error that ended the engine of this rank."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            self._slice.enter_thread()
+            while True:
+                self._execute_next()
+        except BaseException as error:
+            # for the main thread, which calls `check` after each meeting of the ranks
+            self._failure = error
+
+    def _execute_next(self) -> None:
+        channel = self._slice.channel
+        command = decode_command(broadcast_message(None, channel=channel))
+        if isinstance(command, SyncCommand):
+            answer = encode_sync(self._slice.sync(command, weights=self._weights))
+        elif isinstance(command, RestCommand):
+            self._slice.rest()
+            answer = DONE
+        else:
+            answer = self._generate(command)
+        send_message(answer, channel=channel)
+
+    def _generate(self, command: GenerateCommand) -> Frames:
+        """One rank of an engine gives its completions, but every rank answers when it is done: training must
+        not begin while an engine still gives its memory back."""
+        if not command.is_streamed:
+            rollouts = self._slice.generate(command)
+            return encode_sampled(rollouts) if self._slice.is_first else DONE
+        if not self._slice.is_first:
+            self._slice.generate(command)
+            return encode_last(DONE)
+
+        def pass_on(index: int, rollout: Rollout) -> None:
+            send_message(encode_finished(index, rollout), channel=self._slice.channel)
+
+        return encode_last(encode_sampled(self._slice.generate(command, on_finished=pass_on)))

@@ -18,14 +18,20 @@ from grpo_runtime.rollouts.interface import GenerateRequest, OnFinished, Probe, 
 from grpo_runtime.rollouts.sampling import probe_error
 from grpo_runtime.torch_threads import engine_threads
 from grpo_runtime.weight_sync.deadlines import Deadlines
-from grpo_runtime.weight_sync.interface import ControlChannel, Failures, Peer, PreparedWeights, SenderSettings
-from grpo_runtime.weight_sync.registry import Backend
+from grpo_runtime.weight_sync.interface import (
+    Backend,
+    ControlChannel,
+    Failures,
+    Peer,
+    PreparedWeights,
+    SenderSettings,
+)
 from grpo_runtime.weight_sync.source import WeightSource
 
 ENGINE = "engine"
 """The only one that the sender of a rank serves."""
 PHASES = ("wake_weights", "transfer", "finish", "wake_kv_cache", "verify")
-"""Of a sync, in order."""
+"""Phases of a sync, in order."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,7 @@ class RankEngine:
     """Keeps the weights of one LocalEngine new, and lets it sleep while the trainer computes."""
 
     is_starting_again = False
-    """Never: an engine that is lost here ends its rank. See `RecoveringEngine`."""
+    """Never: an engine that is lost here ends its rank. `RecoveringEngine` starts another one."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The engine of a rank in a process of its own: one that ends or stands still is started again.
+"""The engine of a rank in a process of its own: one that ends or hangs is started again.
 
 It gets the newest weights and is verified before it samples what the one before has not finished. A request's
 seed decides its tokens, so nothing is lost but time. An engine that ends while the trainer computes is
@@ -12,16 +12,14 @@ from typing import Any, Protocol
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines.colocated.rank_engine import LocalEngine, RankEngine, RankSync
-from grpo_runtime.rollouts.errors import EngineError
-from grpo_runtime.rollouts.interface import GenerateRequest, OnFinished, Probe, Rollout
-from grpo_runtime.weight_sync.interface import WeightSyncError
-from grpo_runtime.weight_sync.registry import Backend
+from grpo_runtime.rollouts.interface import EngineError, GenerateRequest, OnFinished, Probe, Rollout
+from grpo_runtime.weight_sync.interface import Backend, WeightSyncError
 from grpo_runtime.weight_sync.source import WeightSource
 
 logger = logging.getLogger(__name__)
 
 MAX_FAILURES = 3
-"""In a row, without a sample finished in between."""
+"""Most failures in a row without a sample finished in between."""
 
 
 class ReplaceableEngine(LocalEngine, Protocol):
@@ -80,7 +78,8 @@ class RecoveringEngine:
 
     @property
     def num_finished(self) -> int:
-        """See `RankEngine`."""
+        """How many samples of the running call, or else of the last one, are finished, by this engine or one
+        before. May be read in another thread."""
         engine = self._rank_engine
         return self._num_done + (engine.num_finished if engine else 0)
 
@@ -90,7 +89,8 @@ class RecoveringEngine:
         return self._is_starting_again
 
     def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> RankSync:
-        """See `RankEngine.sync`. Raises EngineError when one engine after the other is lost."""
+        """Give the engine the weights, and the next ones while engines are lost. The caller compares the
+        probe's error with its tolerance. Raises EngineError when one engine after the other is lost."""
         self._newest = newest = _Newest(weights, version, probe)
         self._num_done = 0
         while True:
@@ -100,7 +100,8 @@ class RecoveringEngine:
                 self._lose(error)
 
     def rest(self) -> None:
-        """See `RankEngine.rest`. An engine that is lost on its way to sleep is started by the next sync."""
+        """Let the engine sleep, because training follows. One that is lost on its way to sleep is started by
+        the next sync."""
         if self._rank_engine is not None:
             try:
                 self._rank_engine.rest()
@@ -114,7 +115,9 @@ class RecoveringEngine:
         on_finished: OnFinished | None = None,
         stays_awake: bool = False,
     ) -> list[Rollout]:
-        """See `RankEngine.generate`. Raises EngineError when one engine after the other is lost."""
+        """Sample all requests; what an engine that is lost has not finished is the next one's. The engine
+        sleeps afterwards, unless it is to stay awake. Raises EngineError when one engine after the other is
+        lost."""
         done: dict[int, Rollout] = {}
         self._num_done = 0
         while True:
@@ -205,7 +208,7 @@ class RecoveringEngine:
 
 
 def _placed(on_finished: OnFinished | None, places: Sequence[int]) -> OnFinished | None:
-    """For the requests at these places of all requests."""
+    """The callback with the indices that these requests have among all requests."""
     if on_finished is None:
         return None
     return lambda index, rollout: on_finished(places[index], rollout)

@@ -18,26 +18,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grpo_api.contract.exit_codes import ExitCode
-from grpo_runtime.engines.arguments import CPU_KV_CACHE_BYTES, engine_environment, is_cpu_build
-from grpo_runtime.engines.follow.follower import Follower
-from grpo_runtime.engines.follow.guard import SERVED, TOKEN_FILE, read_token
-from grpo_runtime.engines.follow.versions import CheckedVersions
+from grpo_runtime.engines.follow.follower import CheckedVersions, Follower
+from grpo_runtime.engines.follow.openai_guard import SERVED, TOKEN_FILE, read_token
 from grpo_runtime.engines.serve.stopping import Stopping
+from grpo_runtime.engines.vllm.arguments import CPU_KV_CACHE_BYTES, engine_environment, is_cpu_build
 from grpo_runtime.errors import KnownError, UserError, VolumeFullError
-from grpo_runtime.export.bucket_place import BucketPlace
-from grpo_runtime.export.credentials import UploadCredentials
+from grpo_runtime.export.access import BucketPlace, UploadCredentials
 from grpo_runtime.process.lasting_imports import lasting_imports
+from grpo_runtime.weight_sync.disk.backend import FOLLOWED_FOLDER, store_in_bucket
 from grpo_runtime.weight_sync.disk.store import FolderStore, StoreError, VersionStore
-from grpo_runtime.weight_sync.disk.store_of_run import FOLLOWED_FOLDER, store_in_bucket
-from grpo_runtime.weight_sync.disk.version_manifest import VersionManifest
+from grpo_runtime.weight_sync.disk.version import VersionManifest
 from grpo_runtime.weight_sync.interface import WeightSyncError
 
 if TYPE_CHECKING:
-    from vllm.v1.engine.async_llm import AsyncLLM
+    from grpo_runtime.engines.vllm.followed_engine import VllmFollowedEngine
 
 log = logging.getLogger(__name__)
 
-_GUARD = "grpo_runtime.engines.follow.guard.FollowGuard"
+_GUARD = "grpo_runtime.engines.follow.openai_guard.FollowGuard"
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ def _say(error: BaseException) -> ExitCode:
 
 
 def _log_to_stderr() -> None:
-    """Of our own loggers: vLLM sets the root logger when it starts, to what it likes."""
+    """Lets our own loggers write to stderr: vLLM sets the root logger when it starts, to what it likes."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     ours = logging.getLogger("grpo_runtime")
@@ -160,24 +158,13 @@ def _run_vllm(
     """Serve until the engine dies, the process is asked to stop, or the engine can no longer follow: returns
     why it cannot."""
     with lasting_imports():
-        from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
-        from vllm.entrypoints.launchers.launcher import setup_server
-        from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
+        from grpo_runtime.engines.vllm.followed_engine import VllmFollowedEngine
+        from grpo_runtime.engines.vllm.server import configure, run_server
 
-        from grpo_runtime.engines.argument_parser import checked, parse_arguments
-        from grpo_runtime.engines.follow.vllm_engine import VllmFollowedEngine
-        from grpo_runtime.engines.model_class import register_model
-        from grpo_runtime.engines.serve.vllm_server import engine_config, serve_engine
-
-    folder, given = versions.folder_of(name), options.engine
-    if is_cpu_build():
-        checked(lambda: register_model(folder), given=given)
-    cli_env_setup()
-    args = parse_arguments(server_arguments(options, model_dir=folder), add=make_arg_parser)
-    checked(lambda: validate_parsed_serve_args(args), given=given)
-    config = checked(lambda: engine_config(args), given=given)
-    address, listener = setup_server(args, reuse_port=False)
-
+    folder = versions.folder_of(name)
+    args, config = configure(
+        server_arguments(options, model_dir=folder), model_dir=folder, given=options.engine
+    )
     failures: list[BaseException] = []
 
     def end_with(task: "asyncio.Task[None]") -> None:
@@ -188,11 +175,11 @@ def _run_vllm(
             signal.raise_signal(signal.SIGTERM)
 
     @asynccontextmanager
-    async def following(client: "AsyncLLM") -> AsyncIterator[None]:
-        await client.update_weight_version(SERVED.version)
+    async def following(engine: "VllmFollowedEngine") -> AsyncIterator[None]:
+        await engine.name_first(SERVED.version)
         follower = Follower(
             versions,
-            VllmFollowedEngine(client),
+            engine,
             served=name,
             interval_seconds=options.interval_seconds,
             timeout_seconds=options.timeout_seconds,
@@ -205,14 +192,18 @@ def _run_vllm(
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    with asyncio.Runner(loop_factory=stopping.new_loop) as runner:
-        runner.run(serve_engine(args, config, listen_address=address, listener=listener, beside=following))
+    run_server(
+        args,
+        config,
+        new_loop=stopping.new_loop,
+        beside=lambda client: following(VllmFollowedEngine(client)),
+    )
     return failures[0] if failures else None
 
 
 def server_arguments(options: FollowOptions, *, model_dir: Path) -> tuple[str, ...]:
-    """For vLLM's server on the version in `model_dir`: what a user may say otherwise, what the user says, and
-    what must be so."""
+    """Arguments of vLLM's server on the version in `model_dir`: what a user may say otherwise, what the user
+    says, and what must be so."""
     defaults = ["--dtype", _dtype_of(model_dir), "--language-model-only"]
     if is_cpu_build():
         defaults += ["--enforce-eager", "--kv-cache-memory-bytes", str(CPU_KV_CACHE_BYTES)]
@@ -230,6 +221,6 @@ def server_arguments(options: FollowOptions, *, model_dir: Path) -> tuple[str, .
 
 
 def _dtype_of(model_dir: Path) -> str:
-    """That of the weights: vLLM's own choice would turn float32 into another one."""
+    """The dtype of the weights: vLLM's own choice would turn float32 into another one."""
     config = json.loads((model_dir / "config.json").read_text())
     return str(config.get("dtype") or config.get("torch_dtype") or "auto")

@@ -1,4 +1,5 @@
-"""The ASGI guard in front of vLLM: who may call what, which attempt may, and whether the engine is alive.
+"""The ASGI guard in front of vLLM: who may call what, which attempt's trainer may, and whether the engine is
+alive and may serve.
 
 vLLM loads it by name (`--middleware`), as the outermost layer. It logs no header and no token.
 """
@@ -8,6 +9,7 @@ import hmac
 import os
 import re
 import secrets
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -26,7 +28,6 @@ from grpo_runtime.engines.routes import (
     SAMPLE_PATH,
     Access,
 )
-from grpo_runtime.engines.serve.admission import EngineAdmission, RefusedCallerError
 from grpo_runtime.engines.serve.http import (
     BadRequestError,
     bearer_token,
@@ -35,11 +36,12 @@ from grpo_runtime.engines.serve.http import (
     send_error,
     send_json,
 )
-from grpo_runtime.engines.serve.sampling import answer_logprobs, answer_sample
+from grpo_runtime.engines.serve.sampling_routes import answer_logprobs, answer_sample
 from grpo_runtime.settings import Tokens, read_rollout_settings
 
 if TYPE_CHECKING:
-    from grpo_runtime.engines.serve.vllm_server import VllmClient
+    from grpo_runtime.engines.vllm.server import VllmClient
+
 
 _VERSION_TIMEOUT_SECONDS = 30.0
 
@@ -140,6 +142,57 @@ class Guard:
             "state": "admitted" if admission.is_ready else "waiting",
             "live": not engine.errored,
         }
+
+
+class RefusedCallerError(Exception):
+    """The caller is of an attempt that is over, or means an earlier process of this engine."""
+
+
+@dataclass
+class EngineAdmission:
+    """What one engine process remembers of its callers; a new process starts empty.
+
+    `instance` is unique to the process. An engine is ready from its first admission until it is revoked
+    or a higher attempt calls it: a weight update in between does not change that.
+    """
+
+    instance: str
+    name: str
+    highest_attempt: int = 0
+    admitted: PolicyVersion | None = field(default=None)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a trainer has admitted this engine to its fleet."""
+        return self.admitted is not None
+
+    def note_attempt(self, attempt: int) -> None:
+        """Note a call from a trainer of `attempt`.
+
+        Raises RefusedCallerError when a later attempt has called before.
+        """
+        if attempt < self.highest_attempt:
+            raise RefusedCallerError(
+                f"attempt {attempt} is over: engine {self.name} belongs to attempt {self.highest_attempt}"
+            )
+        if attempt > self.highest_attempt:
+            self.highest_attempt = attempt
+            self.admitted = None
+
+    def require_instance(self, expected: str | None) -> None:
+        """Raises RefusedCallerError when the caller means another process than this one."""
+        if expected is not None and expected != self.instance:
+            raise RefusedCallerError(
+                f"engine {self.name} was restarted: this is instance {self.instance}, not {expected}"
+            )
+
+    def admit(self, version: PolicyVersion) -> None:
+        """Let the engine serve; its weights are those of `version`."""
+        self.admitted = version
+
+    def revoke(self) -> None:
+        """Take the engine out of service until it is admitted again."""
+        self.admitted = None
 
 
 def _caller(token: str, tokens: Tokens) -> Access | None:

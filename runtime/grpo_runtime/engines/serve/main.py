@@ -5,7 +5,6 @@ wrong, 75 when a retry may help, 143 when it was asked to stop, 1 when the engin
 """
 
 import argparse
-import asyncio
 import os
 import sys
 import traceback
@@ -15,18 +14,18 @@ from pathlib import Path
 
 from grpo_api.contract.endpoints import RENDEZVOUS_PORT, ROLLOUT_PORT
 from grpo_api.contract.exit_codes import ExitCode
-from grpo_runtime.engines.arguments import (
+from grpo_runtime.engines.serve.stopping import Stopping
+from grpo_runtime.engines.vllm.arguments import (
     SERVER_ENVIRONMENT,
     engine_environment,
     is_cpu_build,
     server_arguments,
     with_user_arguments,
 )
-from grpo_runtime.engines.serve.stopping import Stopping
 from grpo_runtime.errors import KnownError, UserError
-from grpo_runtime.process.any_address import ANY_ADDRESS
 from grpo_runtime.process.failure import describe_failure
 from grpo_runtime.process.lasting_imports import lasting_imports
+from grpo_runtime.process.network import ANY_ADDRESS
 from grpo_runtime.process.termination import termination_message, write_termination_message
 from grpo_runtime.settings import RolloutSettings, read_rollout_settings
 
@@ -97,11 +96,9 @@ def serve(environment: Mapping[str, str], *, options: RolloutOptions) -> int:
 def _require_gpu(settings: RolloutSettings) -> None:
     """Raise UserError when weights are to go to GPUs and this vLLM is for CPU, before a model is loaded."""
     with lasting_imports():
-        from grpo_runtime.weight_sync.needed_gpu import require_gpu
-        from grpo_runtime.weight_sync.registry import find_backend
+        from grpo_runtime.weight_sync.backend_of_run import backend_in_run, require_gpu
 
-    backend = find_backend(settings.run_config.weight_sync_backend)
-    require_gpu(backend, has_gpu=not is_cpu_build(), role="rollout")
+    require_gpu(backend_in_run(settings.run_config), has_gpu=not is_cpu_build(), role="rollout")
 
 
 def _prepare(settings: RolloutSettings) -> Path:
@@ -129,39 +126,23 @@ def _run_vllm(
     # it may have been imported for the model, and reads its variable at import only
     huggingface_hub.constants.HF_HUB_OFFLINE = True
     with lasting_imports():
-        from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
-        from vllm.entrypoints.launchers.launcher import setup_server
-        from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
-
-        from grpo_runtime.engines.argument_parser import checked, parse_arguments
-        from grpo_runtime.engines.model_class import register_model
-        from grpo_runtime.engines.serve.vllm_server import engine_config, run_workers, serve_engine
+        from grpo_runtime.engines.vllm.server import configure, run_server, run_workers
 
     run_config, place = settings.run_config, settings.place
-    is_cpu, given = is_cpu_build(), run_config.engine.args
-    if is_cpu:
-        checked(lambda: register_model(model_dir), given=given)
     arguments = server_arguments(
         run_config,
         model_dir=model_dir,
-        is_cpu=is_cpu,
+        is_cpu=is_cpu_build(),
         host=options.host,
         port=options.port,
         place=place,
         rendezvous_port=options.rendezvous_port,
     )
-    cli_env_setup()
-    args = parse_arguments(arguments, add=make_arg_parser)
-    # what vLLM refuses here is the configuration; later errors may be anything
-    checked(lambda: validate_parsed_serve_args(args), given=given)
-    config = checked(lambda: engine_config(args), given=given)
+    args, config = configure(arguments, model_dir=model_dir, given=run_config.engine.args)
     if place is not None and not place.is_leader:
         run_workers(config)
-        return
-    # vLLM's run_server without its signal handling during the start
-    address, listener = setup_server(args, reuse_port=False)
-    with asyncio.Runner(loop_factory=stopping.new_loop) as runner:
-        runner.run(serve_engine(args, config, listen_address=address, listener=listener))
+    else:
+        run_server(args, config, new_loop=stopping.new_loop)
 
 
 if __name__ == "__main__":

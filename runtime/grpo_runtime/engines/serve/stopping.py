@@ -1,9 +1,8 @@
 """How process 1 of a rollout pod ends on SIGTERM, during the start too.
 
 vLLM's own handler raises an exception wherever the start is; event loops, imports and clean-up code swallow
-it, and the pod would go on until it is killed. Before anything is served there is nothing to finish, so the
-process ends at once; a serving engine shuts down in vLLM's way, with a limit.
-"""
+it, and the pod would continue until it is killed. Before anything is served there is nothing to finish, so
+the process ends at once; a serving engine shuts down in vLLM's way, with a limit."""
 
 import multiprocessing
 import os

@@ -58,14 +58,14 @@ class Delivery:
         try:
             self._done.result(timeout=self._close_seconds)
         except TimeoutError:
-            logger.warning("%s does not answer: the end of the run is not there", self._name)
+            logger.warning("%s does not answer: the last steps may be missing there", self._name)
         with self._changed:
             num_missing = len(self._waiting) + self._num_dropped + self._num_refused
         if num_missing:
             logger.warning("%s did not get %d steps; metrics.jsonl has all", self._name, num_missing)
 
     def _deliver(self) -> None:
-        """Open the tracker and deliver until closing, and go on with the same step after an outage."""
+        """Open the tracker and deliver until closing, and continue with the same step after an outage."""
         tracker: Tracker | None = None
         pause = self._retry_seconds
         while True:
@@ -92,7 +92,8 @@ class Delivery:
             pause = self._retry_seconds
 
     def _write(self, tracker: Tracker, record: StepRecord) -> None:
-        """Log a step, or go on without it where the step itself is refused. Raises what an outage raises."""
+        """Log a step, or continue without it where the step itself is refused. Raises what an outage
+        raises."""
         try:
             tracker.write(record)
         except (ValueError, TypeError) as error:
@@ -102,7 +103,7 @@ class Delivery:
                 self._num_refused += 1
             if self._num_refused == 1:
                 logger.warning(
-                    "%s does not take step %d and goes on without it: %s", self._name, record.step, error
+                    "%s does not take step %d and continues without it: %s", self._name, record.step, error
                 )
 
     def _next_record(self) -> StepRecord | None:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import TrackerSpec
-from grpo_runtime.export.credentials import UploadCredentials
+from grpo_runtime.export.access import UploadCredentials
 from grpo_runtime.report.sink import SinkContext, StepRecord
 
 
@@ -25,7 +25,7 @@ class Tracker(Protocol):
 
     def close(self, *, has_failed: bool) -> None:
         """End the run there, once everything was logged, as one that has failed or is done. A later attempt
-        goes on with it."""
+        continues with it."""
 
 
 @dataclass(frozen=True)

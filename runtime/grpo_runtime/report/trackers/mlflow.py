@@ -12,17 +12,18 @@ from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 from requests import HTTPError
 
-from grpo_runtime.report.sample import TRACKED
+from grpo_runtime.report.samples import TRACKED
 from grpo_runtime.report.sink import StepRecord
 from grpo_runtime.report.trackers.interface import StepRefusedError, TrackedRun
 
 _JOB_UID = "grpo.dev/job-uid"
 _MAX_PARAMS = 100
-"""Of one request, as the server's limit says; the longest value that it takes is _MAX_VALUE."""
+"""Most parameters of one request, the server's limit."""
 _MAX_VALUE = 6000
+"""The longest value that the server takes, in characters."""
 _MAX_NAME = 250
 _REFUSALS = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST"})
-"""Error codes about what was sent; a server that is away has others."""
+"""Error codes about what was sent; an unreachable server has others."""
 _REFUSED_FILES = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE})
 """The same of the artifact store, or of a proxy that bounds the size of what is sent."""
 _VARIABLES = {

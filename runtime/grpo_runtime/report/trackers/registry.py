@@ -7,7 +7,7 @@ from pathlib import Path
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import TrackerName, TrackerSpec
 from grpo_runtime.errors import UserError
-from grpo_runtime.export.credentials import UploadCredentials
+from grpo_runtime.export.access import UploadCredentials
 from grpo_runtime.report.sink import MetricsSink, OpenSink, SinkContext
 from grpo_runtime.report.trackers.delivery import Delivery
 from grpo_runtime.report.trackers.interface import OpenTracker, TrackedRun

@@ -4,7 +4,7 @@ from typing import Any
 
 import wandb
 
-from grpo_runtime.report.sample import TRACKED
+from grpo_runtime.report.samples import TRACKED
 from grpo_runtime.report.sink import StepRecord
 from grpo_runtime.report.trackers.interface import TrackedRun
 
@@ -12,7 +12,7 @@ _INIT_SECONDS = 60.0
 
 
 class WandbTracker:
-    """A run of W&B with the uid of the job, so that every attempt goes on with the same."""
+    """A run of W&B with the uid of the job, so that every attempt continues with the same."""
 
     def __init__(self, run: TrackedRun) -> None:
         server = {"base_url": run.spec.url} if run.spec.url else {}

@@ -27,25 +27,25 @@ class Conversation:
     """One completion of one prompt. What is sampled is trained; what is added is not."""
 
     prompt: str | list[dict[str, Any]]
-    """As in the dataset."""
+    """The prompt as in the dataset."""
     prompt_ids: list[int]
     """The prompt as the policy gets it."""
     columns: dict[str, Any]
     """The other columns of the row, by name."""
     sample_index: int
-    """Its place in the group, from 0."""
+    """Its index in the group, from 0."""
     seed: int
-    """For the function's own random choices: the same in every run and after every resume."""
+    """Seed for the function's own random choices: the same in every run and after every resume."""
     ask: Ask = field(repr=False)
     added: list[str | list[int]] = field(default_factory=list, repr=False)
 
     def add(self, what: str | Sequence[int]) -> None:
-        """Go on with a text, or with token ids, that no policy sampled: what a tool or an environment says.
-        A text is encoded alone, without special tokens but those that are written in it."""
+        """Continue with a text, or with token ids, that no policy sampled: what a tool or an environment
+        says. A text is encoded alone, without special tokens but those that are written in it."""
         self.added.append(what if isinstance(what, str) else [int(token) for token in what])
 
     async def sample(self, *, max_tokens: int | None = None) -> Turn:
-        """Let the policy go on from the prompt and everything so far, for at most `max_tokens`.
+        """Let the policy continue from the prompt and everything so far, for at most `max_tokens`.
 
         Where sampling.maxTokens or maxTurns leaves no room for a turn, the completion ends here, cut, and the
         function is cancelled (asyncio.CancelledError).

@@ -11,11 +11,11 @@ from grpo_runtime.errors import UserError
 from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.process.line_worker import LineWorker, WorkerFailedError
 from grpo_runtime.process.user_code import FunctionFile
+from grpo_runtime.rollouts.collect import Source, Take
 from grpo_runtime.rollouts.function.transcript import Transcript
 from grpo_runtime.rollouts.function.worker import FIELD
 from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import Engines, GenerateRequest, Rollout
-from grpo_runtime.rollouts.source import Source, Take
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class FunctionOptions:
     """`module:attribute`, importable where the trainer runs."""
     file: FunctionFile | None
     timeout_seconds: float
-    """Of one round: the user's code between two turns, of all completions together."""
+    """Time limit of one round: the user's code between two turns, of all completions together."""
     max_turns: int | None
     max_tokens: int
     """Longest completion, added tokens included."""
@@ -69,8 +69,8 @@ class RolloutFunction:
         await self._worker.close()
 
     def over(self, engines: Engines) -> Source:
-        """What makes samples with the function: each turn is a request to `engines`, which rest behind the
-        last one, unless they are to stay awake."""
+        """The source that makes samples with the function: each turn is a request to `engines`, which rest
+        behind the last one, unless they are to stay awake."""
         return _Turns(self, engines)
 
     def transcript(self, request: GenerateRequest) -> Transcript:
@@ -116,7 +116,7 @@ class RolloutFunction:
         return what
 
     def turn(self, rollout: Rollout) -> dict[str, Any]:
-        """What the function gets of a turn."""
+        """The turn as the function gets it."""
         ids = list(rollout.completion_ids)
         return {
             "token_ids": ids,
@@ -128,7 +128,7 @@ class RolloutFunction:
 
 @dataclass(frozen=True)
 class _Sample:
-    """A completion that is made: its group, and its place there."""
+    """A completion that is made: its group, and its index there."""
 
     group: Group
     place: int
@@ -150,7 +150,8 @@ class _Turns:
         self._engines = engines
 
     async def sample(self, groups: Sequence[Group], *, take: Take, stays_awake: bool = False) -> None:
-        """See `Source`. Where the function fails, what is not finished begins anew with its first turn."""
+        """Make every sample that `groups` miss. Where the function fails, what is not finished begins anew
+        with its first turn."""
         left = dict(enumerate(_Sample(group, place) for group in groups for place in group.missing))
 
         def finish(index: int, rollout: Rollout) -> None:
@@ -170,7 +171,7 @@ class _Turns:
     async def _recover(self, error: FunctionFailedError, num_failures: int, *, num_left: int) -> None:
         """Make ready for another try, or raise the error when there is none."""
         pauses = self._function.pauses_seconds
-        # with what else the function has begun, which must not go on in the next try
+        # with what else the function has begun, which must not continue in the next try
         await self._function.end_process()
         if num_left == 0:
             logger.warning("%s. All completions were finished", error)

@@ -1,5 +1,5 @@
 """The rollout journal: what was sampled, scored and trained since the newest checkpoint, on disk.
 
-Its records, a thread that writes them, a reader, and the journal as it is told and asked. What a checkpoint
+Its records, a thread that writes them, a reader, and the journal as it is written and read. What a checkpoint
 holds is in `trainer/checkpoint`.
 """

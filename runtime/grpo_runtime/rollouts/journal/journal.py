@@ -1,4 +1,4 @@
-"""The journal of a run: it is told what is sampled, scored and trained, and after a restart has what was."""
+"""The journal of a run: it records what is sampled, scored and trained, and has it after a restart."""
 
 import asyncio
 import logging
@@ -30,10 +30,10 @@ _NOTHING = StepRecords({}, {}, {})
 
 
 class NoJournal:
-    """Of a run that has none, and of groups that belong in none."""
+    """The journal of a run that has none, and of groups that belong in none."""
 
     is_stored = False
-    """Whether what it is told is stored."""
+    """Whether records are stored."""
 
     def restore(self, groups: Sequence[Group]) -> int:
         """It has nothing of them."""
@@ -81,7 +81,7 @@ class Journal:
         layout: str,
         sampling: int,
     ) -> None:
-        """`layout` says how the weights are spread over the ranks: see `records.Trained`. `sampling` is the
+        """`layout` says how the weights are spread over the ranks, as in `records.Trained`; `sampling` is the
         checksum of how completions are sampled."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
@@ -93,7 +93,7 @@ class Journal:
         self._writer = JournalWriter(folder)
         self._is_replaying = True
         self._found: dict[int, StepRecords] = {}
-        """Of steps that are begun and not trained."""
+        """Records of steps that are begun and not trained."""
         self._num_replayed: Counter[int] = Counter()
 
     def restore(self, groups: Sequence[Group]) -> int:
@@ -134,7 +134,7 @@ class Journal:
 
     def trained(self, step: int, digest: str) -> dict[str, float]:
         """Write the digest of the weights after the update of a step; what the step has to say about the
-        journal. A digest that differs from the one before is a warning, not an end: the run can go on, and
+        journal. A digest that differs from the one before is a warning, not an end: the run can continue, and
         its records do not depend on it."""
         self._put(step, Trained(digest=digest, layout=self._layout))
         before = self._found.pop(step, _NOTHING).trained.get(self._layout)
@@ -146,7 +146,7 @@ class Journal:
         if differs:
             logger.warning(
                 "step %d was replayed, but its weights (digest %s) are not those that it had before (digest "
-                "%s): sums may be in another order on this hardware; the run goes on with these",
+                "%s): sums may be in another order on this hardware; the run continues with these",
                 *(step + 1, digest, before),
             )
         return {**metrics, DIFFERS: float(differs)}

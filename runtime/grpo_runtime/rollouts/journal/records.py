@@ -32,7 +32,7 @@ class Begun:
     """Whether this attempt does the step from its beginning, so that nothing of a lower attempt counts."""
 
     def frame(self) -> Frame:
-        """As a record: the first of a file, and once more for each time that an attempt begins again."""
+        """The record: the first of a file, and once more for each time that an attempt begins again."""
         return Frame({"kind": "begun", "format": FORMAT, **vars(self)}, {})
 
     @classmethod
@@ -51,12 +51,12 @@ class Begun:
 
 @dataclass(frozen=True, kw_only=True)
 class Generated:
-    """One finished sample. Its prompt is not written again, only what tells it from another."""
+    """One finished sample. Its prompt is not written again, only what identifies it."""
 
     group: int
     """Its number in the step."""
     sample: int
-    """Its place in the group."""
+    """Its index in the group."""
     seed: int
     prompt_checksum: int
     sampling: int
@@ -84,7 +84,7 @@ class Generated:
         return (self.sampling, self.seed, self.prompt_checksum) == expected
 
     def frame(self) -> Frame:
-        """As a record."""
+        """The record."""
         written = completion_frame(self.completion)
         header = {
             "kind": "generated",
@@ -117,7 +117,7 @@ class Scored:
     group: int
     """Its number in the step: other prompts may have the same completions."""
     names: tuple[str, ...]
-    """Of the F functions."""
+    """Names of the F functions."""
     checksums: tuple[int, ...]
     """[G], of the completions that were scored: rewards of others are not theirs."""
     columns: tuple[Column, ...]
@@ -136,7 +136,7 @@ class Scored:
         )
 
     def frame(self) -> Frame:
-        """As a record. Rewards are float64 as the functions gave them; that there is none is told apart from
+        """The record. Rewards are float64 as the functions gave them; a missing one differs from
         every number."""
         values = [value for column in self.columns for value in column.values]
         logged = [
@@ -199,7 +199,7 @@ class Trained:
     """How the weights were spread over the ranks: digests of different layouts cannot be compared."""
 
     def frame(self) -> Frame:
-        """As a record."""
+        """The record."""
         return Frame({"kind": "trained", **vars(self)}, {})
 
     @classmethod

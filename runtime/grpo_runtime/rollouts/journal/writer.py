@@ -99,7 +99,7 @@ class JournalWriter:
                     self._changed.notify_all()
             self._close_file()
         except Exception as error:
-            # for the thread that trains, which must not go on with what is not on disk
+            # for the thread that trains, which must not continue with what is not on disk
             with self._changed:
                 self._error = error
                 self._changed.notify_all()

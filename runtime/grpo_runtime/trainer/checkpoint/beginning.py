@@ -11,8 +11,7 @@ from transformers import AutoConfig, PreTrainedModel
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import ResumeLoad
 from grpo_runtime.errors import UserError
-from grpo_runtime.model.adapter_files import is_adapter_folder, require_same_adapter
-from grpo_runtime.model.lora import has_adapter
+from grpo_runtime.model.lora import has_adapter, is_adapter_folder, require_same_adapter
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.trainer.checkpoint.contents import (
     RunState,
@@ -22,8 +21,8 @@ from grpo_runtime.trainer.checkpoint.contents import (
 )
 from grpo_runtime.trainer.checkpoint.other_run import OtherCheckpoint, find_other_checkpoint
 from grpo_runtime.trainer.checkpoint.reading import ReadProgress
+from grpo_runtime.trainer.checkpoint.shard import MODEL
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
-from grpo_runtime.trainer.checkpoint.written_shard import MODEL
 from grpo_runtime.trainer.strategy.interface import TrainingState
 
 logger = logging.getLogger(__name__)
@@ -48,7 +47,7 @@ class Beginning:
     """A whole checkpoint."""
     state: RunState = field(default_factory=RunState)
     other: OtherCheckpoint | None = None
-    """Of which run the checkpoint is, if it is another one."""
+    """The checkpoint of another run, if it is not of this one."""
     set_aside: tuple[str, ...] = ()
     """Newer checkpoints of this run that are damaged."""
 
@@ -59,7 +58,7 @@ class Beginning:
 
     @property
     def resumed_step(self) -> int | None:
-        """The step after which the attempt goes on; None where it begins at step 0."""
+        """The step after which the attempt continues; None where it begins at step 0."""
         return self.state.step or None if self.other else self.own_step
 
     @property
@@ -79,8 +78,8 @@ class Beginning:
         if not self.set_aside:
             return None
         return (
-            f"damaged checkpoints were put aside: {', '.join(self.set_aside)}; the attempt goes on from that "
-            f"of step {self.own_step}"
+            f"damaged checkpoints were put aside: {', '.join(self.set_aside)}; the attempt continues from "
+            f"that of step {self.own_step}"
         )
 
     @property
@@ -109,7 +108,7 @@ class Beginning:
     def training_state(
         self, shapes: Mapping[str, torch.Size], *, run_config: RunConfig
     ) -> TrainingState | None:
-        """The tensors that the strategy takes over; None where it goes on from what the model has.
+        """The tensors that the strategy takes over; None where it continues from what the model has.
 
         `shapes` are `shapes_of` the model before it was spread. Raises UserError when tensors of another run
         do not fit them.
@@ -129,7 +128,7 @@ class Beginning:
 
 def find_beginning(store: CheckpointStore, settings: TrainerSettings, *, reading: ReadProgress) -> Beginning:
     """The newest checkpoint of the run, or else the one of another run that `resumeFrom` names. `reading`
-    tells meanwhile how much has been read.
+    reports meanwhile how much has been read.
 
     Raises what `CheckpointStore.newest` and `find_other_checkpoint` do.
     """
@@ -159,7 +158,7 @@ def shapes_of(model: PreTrainedModel) -> dict[str, torch.Size]:
 
 
 def _saved_parameters(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
-    """As `Policy.saved_parameters`, of a model that is no policy yet."""
+    """The same as `Policy.saved_parameters`, of a model that is no policy yet."""
     found = dict(model.named_parameters())
     if has_adapter(model):
         return {name: tensor for name, tensor in found.items() if tensor.requires_grad}

@@ -5,7 +5,7 @@ every sample derives from (run, step, prompt, sample), and the learning rate is 
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,18 +14,14 @@ import torch
 from safetensors.torch import load_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from grpo_runtime.model.adapter_files import is_adapter_folder, read_adapter, write_adapter_weights
 from grpo_runtime.model.load import saved_parameters
-from grpo_runtime.model.local_model import LocalModel
-from grpo_runtime.model.lora import has_adapter
-from grpo_runtime.model.save import save_beside_weights, write_what_training_leaves
-from grpo_runtime.model.weights import saved_weights
-from grpo_runtime.storage.files import replaced_folder
+from grpo_runtime.model.lora import is_adapter_folder, read_adapter
+from grpo_runtime.model.save import save_beside_weights
 from grpo_runtime.trainer.checkpoint.manifest import FileEntry
-from grpo_runtime.trainer.checkpoint.model_files import write_weights
-from grpo_runtime.trainer.checkpoint.written_shard import INDEX, MODEL, WrittenShard, index_of
+from grpo_runtime.trainer.checkpoint.shard import MODEL, WrittenShard, index_of
+from grpo_runtime.trainer.checkpoint.tensor_file import INDEX
 from grpo_runtime.trainer.policy import MASTER_DTYPE
-from grpo_runtime.trainer.strategy.interface import Strategy, TrainingState
+from grpo_runtime.trainer.strategy.interface import TrainingState
 
 STATE = "state.json"
 
@@ -87,29 +83,3 @@ def read_training_state(folder: Path) -> TrainingState:
         for kind in ("optimizer", "reference")
     )
     return TrainingState(model=read_weights(folder), optimizer=moments, reference=reference)
-
-
-def whole_model(strategy: Strategy) -> dict[str, torch.Tensor]:
-    """The policy's state dict, in CPU memory. Tensors are moved one at a time: a GPU never holds all those
-    that a strategy puts together. All ranks of a sharded strategy read `model_state` meanwhile."""
-    return {name: tensor.detach().cpu() for name, tensor in strategy.model_state()}
-
-
-def export_model(
-    into: Path,
-    *,
-    model: PreTrainedModel,
-    weights: Mapping[str, torch.Tensor],
-    tokenizer: PreTrainedTokenizerBase,
-    origin: LocalModel,
-    on_bytes: Callable[[int], None] = lambda _: None,
-) -> None:
-    """Write the policy, of which `weights` is the `whole_model`, as a Hugging Face directory, replacing what
-    is there only once it is complete. `on_bytes` is told how many bytes each write has added."""
-    with replaced_folder(into) as temporary:
-        if has_adapter(model):
-            write_adapter_weights(weights, into=temporary)
-        else:
-            write_weights(saved_weights(model, weights), into=temporary, on_bytes=on_bytes)
-        save_beside_weights(model, tokenizer=tokenizer, into=temporary)
-        write_what_training_leaves(origin, into=temporary)

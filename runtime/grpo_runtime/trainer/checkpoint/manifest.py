@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from grpo_api.model import ApiModel
 from grpo_runtime.storage.files import sha256_of
-from grpo_runtime.storage.links import link_out_of
+from grpo_runtime.storage.paths import link_out_of
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -31,7 +31,7 @@ class Manifest(ApiModel):
 
     @property
     def num_bytes(self) -> int:
-        """Of all its files."""
+        """Bytes of all its files."""
         return sum(entry.num_bytes for entry in self.files.values())
 
 
@@ -41,7 +41,7 @@ volume and nothing of the checkpoint."""
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """That of a checkpoint. Raises one of UNREADABLE where it is not whole, and OSError."""
+    """The manifest of a checkpoint. Raises one of UNREADABLE where it is not whole, and OSError."""
     return Manifest.model_validate_json((folder / MANIFEST).read_text())
 
 
@@ -54,7 +54,7 @@ def damage_of(
     folder: Path, manifest: Manifest, *, on_bytes: Callable[[int], None] = lambda _: None
 ) -> str | None:
     """How a checkpoint differs from its manifest, for which every file is read; None when it is whole.
-    `on_bytes` is told how many bytes each read has added."""
+    `on_bytes` is called with how many bytes each read has added."""
     for name, entry in manifest.files.items():
         file = folder / name
         if link_out_of(folder, file) is not None:

@@ -11,7 +11,7 @@ from grpo_api.source import parse_source
 from grpo_api.v1alpha1.spec import ResumeFromSpec, ResumeLoad
 from grpo_runtime.errors import CheckpointCorruptError, UserError
 from grpo_runtime.storage.files import write_atomically
-from grpo_runtime.storage.source_paths import path_of, whereabouts
+from grpo_runtime.storage.paths import path_of, whereabouts
 from grpo_runtime.trainer.checkpoint.manifest import (
     FORMAT,
     MANIFEST,
@@ -26,7 +26,7 @@ from grpo_runtime.trainer.checkpoint.store import CHECKPOINTS, age_of, is_commit
 logger = logging.getLogger(__name__)
 
 RESUMED_FROM = "resumed-from.json"
-"""In the output directory: the checkpoint of another run that this one began with."""
+"""File in the output directory that names the checkpoint of another run that this one began with."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,12 @@ def find_other_checkpoint(
     resume: ResumeFromSpec, *, volumes_dir: Path, output_dir: Path, reading: ReadProgress | None = None
 ) -> OtherCheckpoint:
     """The checkpoint that this run began with in an earlier attempt, or else the newest whole one, or the one
-    of `resume.step`. Which one it is stays in `output_dir`. `reading` tells meanwhile how much has been read.
+    of `resumeFrom.step`. Which one it is stays in `output_dir`. `reading` reports meanwhile how much has been
+    read.
 
     Raises UserError when it is not there, and CheckpointCorruptError when it is not whole.
     """
-    assert resume.source is not None  # what makes a RunConfig finds the place of a job
+    assert resume.source is not None  # what makes a RunConfig finds the checkpoints of a job
     source = parse_source(resume.source)
     place = path_of(source, volumes_dir=volumes_dir, field="resumeFrom.source")
     folders = list(_checkpoints_in(place))

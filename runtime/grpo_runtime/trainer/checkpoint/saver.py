@@ -1,4 +1,4 @@
-"""What is kept: checkpoints while training, the model at the end. Rank 0 only."""
+"""How a run is saved: `Saver` on rank 0, which also exports the trained model, `ShardSaver` on the others."""
 
 import asyncio
 import logging
@@ -11,30 +11,28 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from grpo_runtime.model.local_model import LocalModel
+from grpo_runtime.model.source import LocalModel
 from grpo_runtime.process.background import in_thread
 from grpo_runtime.storage.volume_errors import volume_errors_named
-from grpo_runtime.trainer.checkpoint.contents import (
-    RunState,
-    complete_checkpoint,
+from grpo_runtime.trainer.checkpoint.contents import RunState, complete_checkpoint
+from grpo_runtime.trainer.checkpoint.manifest import FileEntry
+from grpo_runtime.trainer.checkpoint.model_export import (
+    MERGED_FOLDER,
+    MODEL_FOLDER,
+    export_merged,
     export_model,
+    merged_model,
     whole_model,
 )
-from grpo_runtime.trainer.checkpoint.host_copy import CheckpointCopy, HostCopier
-from grpo_runtime.trainer.checkpoint.manifest import FileEntry
-from grpo_runtime.trainer.checkpoint.merged_export import MERGED_FOLDER, export_merged, merged_model
-from grpo_runtime.trainer.checkpoint.shard_channel import ShardChannel
+from grpo_runtime.trainer.checkpoint.shard import CheckpointCopy, HostCopier, ShardChannel, write_shard
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
-from grpo_runtime.trainer.checkpoint.written_shard import write_shard
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.reference import Reference
 from grpo_runtime.trainer.strategy.interface import Strategy
 
 logger = logging.getLogger(__name__)
-
-MODEL_FOLDER = "model"
 WAITED = "checkpoint/waited_seconds"
-"""Metric: how long training stood still for a save."""
+"""Metric: how long training was blocked by a save."""
 SECONDS = "checkpoint/seconds"
 """Metric: how long a save took, from its copies to its commit."""
 
@@ -45,7 +43,7 @@ class _SaveInFlight:
 
     step: int
     seconds: "Future[float]"
-    """From the first copy to the commit."""
+    """Time from the first copy to the commit."""
 
 
 class Saver:
@@ -127,7 +125,7 @@ class Saver:
         return True
 
     async def wait(self) -> None:
-        """Wait until the save in flight has ended; `poll` tells how. Training stands still meanwhile."""
+        """Wait until the save in flight has ended; `poll` reports how. Training is blocked meanwhile."""
         if self._in_flight is None:
             return
         started = time.monotonic()
@@ -142,7 +140,7 @@ class Saver:
             wait([self._in_flight.seconds], timeout=timeout_seconds)
 
     def take_metrics(self) -> dict[str, float]:
-        """What saves took since the call before."""
+        """Metrics of the saves since the call before."""
         found, self._metrics = self._metrics, {}
         return found
 
@@ -196,3 +194,61 @@ class Saver:
         seconds = time.monotonic() - started
         logger.info("saved %s in %.1f s, of which training waited %.1f s", path, seconds, copied_seconds)
         return seconds
+
+
+class ShardSaver:
+    """Joins the gather of tensors that are sharded, and with `is_shared` writes this rank's shard of all."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        *,
+        model: PreTrainedModel,
+        strategy: Strategy,
+        ranks: Ranks,
+        output_dir: Path,
+        is_shared: bool,
+        reference: Reference | None = None,
+    ) -> None:
+        """All ranks make their savers at the same time."""
+        self._store = store
+        self._model = model
+        self._ranks = ranks
+        self._output_dir = output_dir
+        self._num_writers = ranks.world_size if is_shared else 1
+        self._copier = HostCopier(
+            model, strategy, rank=ranks.rank, num_writers=self._num_writers, reference=reference
+        )
+        self._channel = ShardChannel(ranks) if is_shared else None
+        self._in_flight: Future[None] | None = None
+
+    def save(self, step: int) -> None:
+        """Copy this rank's shard, and begin to write it. Rank 0 has committed the checkpoint before."""
+        if self._in_flight is not None:
+            self._in_flight.result()
+        copy, channel = self._copier.copy(), self._channel
+        if channel is not None:
+            self._in_flight = in_thread(
+                lambda: self._write(copy, step=step, channel=channel), name=f"checkpoint-{step}"
+            )
+
+    def check(self) -> None:
+        """Raise what kept this rank from writing its shard."""
+        if self._in_flight is not None and self._in_flight.done():
+            self._in_flight.result()
+
+    def finish(self, *, timeout_seconds: float) -> None:
+        """Let the shard in flight be written, for so long, on a rank that ends for another reason."""
+        if self._in_flight is not None:
+            wait([self._in_flight], timeout=timeout_seconds)
+
+    def _write(self, copy: CheckpointCopy, *, step: int, channel: ShardChannel) -> None:
+        with volume_errors_named(self._output_dir):
+            shard = write_shard(
+                self._store.unfinished(step),
+                copy,
+                model=self._model,
+                rank=self._ranks.rank,
+                num_writers=self._num_writers,
+            )
+        channel.send(shard)

@@ -72,7 +72,7 @@ class CheckpointStore:
         none was committed.
 
         Older ones are not read, which takes minutes for a large model: one that is damaged is found when it
-        is needed. `reading` tells meanwhile how much has been read. `saved_step` is that of the highest one
+        is needed. `reading` reports meanwhile how much has been read. `saved_step` is that of the highest one
         that the job has saved, as far as others know. Raises CheckpointMissingError when neither it nor a
         newer one is there, nor was put aside, CheckpointCorruptError when some were committed but none is
         whole, and UserError when the directory holds another job's.
@@ -125,7 +125,7 @@ class CheckpointStore:
             self._discard(final)
         temporary.rename(final)
         sync_directory(self._folder)
-        # it is committed: whatever fails from here on, the run goes on
+        # it is committed: whatever fails from here on, the run continues
         try:
             write_atomically(self._folder / LATEST, f"{final.name}\n", durable=True)
             self._forget_old()
@@ -278,6 +278,6 @@ def is_committed(path: Path) -> bool:
 
 
 def age_of(manifest: Manifest) -> tuple[int, int]:
-    """Of one job's checkpoints the newest has the greatest: an attempt that was fenced off may have left a
-    higher step."""
+    """Sort key of one job's checkpoints, the greatest for the newest: an attempt that was fenced off may have
+    left a higher step."""
     return manifest.attempt, manifest.step

@@ -12,14 +12,13 @@ from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.distributed import Ranks, peer_errors
 from grpo_runtime.trainer.optimizer import PolicyOptimizer
 from grpo_runtime.trainer.policy import Policy, PolicyWeights
-from grpo_runtime.trainer.strategy.interface import TrainingState
-from grpo_runtime.trainer.strategy.placement import place
-from grpo_runtime.trainer.strategy.reference import ReferencePolicy, on_every_rank
+from grpo_runtime.trainer.strategy.interface import Spreading, TrainingState
+from grpo_runtime.trainer.strategy.placement import on_every_rank, place
 from grpo_runtime.weight_sync.source import WeightSource
 
 
 class DDPStrategy:
-    """A replica of the policy on every rank; see `Strategy`."""
+    """A replica of the policy on every rank: a `Strategy`."""
 
     is_sharded = False
 
@@ -45,76 +44,76 @@ class DDPStrategy:
 
     @property
     def device(self) -> torch.device:
-        """See `Strategy`."""
+        """Where token ids must be."""
         return self.policy.device
 
     @property
     def vocab_size(self) -> int:
-        """See `Strategy`."""
+        """Entries of the model's vocabulary."""
         return vocabulary_size(self.policy.model.config)
 
     @contextlib.contextmanager
     def micro_batch(self, *, is_last: bool) -> Iterator[None]:
-        """See `Strategy`; ranks meet in the last part only."""
+        """Context of forward and backward of one part of a step. Ranks meet in the last part only."""
         with contextlib.nullcontext() if is_last else self._replica.no_sync():
             yield
 
     def score(self, token_ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `Strategy`."""
+        """Logprobs and entropies [B, T-1], with gradients."""
         with peer_errors():
             logprobs, entropies = self._replica(token_ids, mask)
         return logprobs, entropies
 
     @torch.no_grad()
     def score_only(self, token_ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `Strategy`. Meets no other rank."""
+        """Logprobs and entropies [B, T-1], without gradients. Meets no other rank."""
         logprobs, entropies = self.policy(token_ids, mask)
         return logprobs, entropies
 
-    def spread_reference(self, policy: Policy) -> ReferencePolicy:
-        """See `Strategy`. Each rank has all of it."""
+    def spread_reference(self, policy: Policy) -> Spreading:
+        """Spread a policy that is not trained. Each rank has all of it."""
         place(policy, device=self.device, ranks=self._ranks)
-        return ReferencePolicy(
-            policy, trained=self.policy.trained_parameters(), spreading=on_every_rank(self._ranks)
-        )
+        return on_every_rank(self.policy.trained_parameters(), ranks=self._ranks)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """See `Strategy`."""
+        """Add the gradient of the sum of all ranks' `loss`."""
         with peer_errors():
             # DDP averages gradients
             (loss * self._ranks.world_size).backward()
 
     def optimizer_step(self, *, step: int) -> tuple[float, float]:
-        """See `Strategy`. Every rank has all gradients, so its norm is the global one."""
+        """Clip, apply and drop the gradients; returns their norm before, and the learning rate. Every rank
+        has all gradients, so its norm is the global one."""
         return self._optimizer.step(step=step)
 
     def probe_logprobs(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """See `Strategy`."""
+        """Logprobs [B, T-1] at temperature 1, without gradients."""
         return self.policy.logprobs_at_one(token_ids)
 
     def engine_weights(self) -> WeightSource:
-        """See `Strategy`."""
+        """The weights as engines hold them."""
         return self._weights
 
     def weight_shards(self) -> Iterable[torch.Tensor]:
-        """See `Strategy`. All ranks have all weights: each takes every so many of them."""
+        """The master weights of which this rank answers for the digest. All ranks have all weights: each
+        takes every so many of them."""
         saved = list(self.policy.saved_parameters().values())
         yield from saved[self._ranks.rank :: self._ranks.world_size]
 
     def model_state(self) -> NamedTensors:
-        """See `Strategy`."""
+        """The model's state dict, each tensor whole."""
         if self.policy.has_adapter:
             yield from self.policy.saved_parameters().items()
         else:
             yield from self.policy.model.state_dict().items()
 
     def optimizer_state(self) -> NamedTensors:
-        """See `Strategy`."""
+        """The optimizer's state, each tensor whole."""
         yield from self._optimizer.state_tensors()
 
     @torch.no_grad()
     def load(self, state: TrainingState | None) -> None:
-        """See `Strategy`. Rank 0 copies the state in and gives it to every rank."""
+        """Take over a state on every rank. Rank 0 copies the state in and gives it to every rank."""
         for name, parameter in self.policy.saved_parameters().items():
             if state is not None:
                 parameter.copy_(state.model[name])

@@ -15,27 +15,25 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from grpo_api.v1alpha1.spec import OptimizerSpec
-from grpo_runtime.model.language_model import vocabulary_size
-from grpo_runtime.model.layers import decoder_layers
+from grpo_runtime.model.language_model import decoder_layers, vocabulary_size
 from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.distributed import Ranks, peer_errors
 from grpo_runtime.trainer.optimizer import PolicyOptimizer
 from grpo_runtime.trainer.policy import Policy, PolicyWeights
-from grpo_runtime.trainer.strategy.interface import TrainingState
+from grpo_runtime.trainer.strategy.interface import Spreading, TrainingState
 from grpo_runtime.trainer.strategy.placement import place
-from grpo_runtime.trainer.strategy.reference import ReferencePolicy, Spreading
-from grpo_runtime.trainer.strategy.shards import ShardGroup
 from grpo_runtime.weight_sync.source import WeightSource
 
 
 class FSDP2Strategy:
-    """A share of the policy on every rank; see `Strategy`."""
+    """A shard of the policy on every rank: a `Strategy`."""
 
     is_sharded = True
 
@@ -50,7 +48,7 @@ class FSDP2Strategy:
     ) -> None:
         self.policy = policy
         self.device = device or policy.device
-        """See `Strategy`."""
+        """Where token ids must be."""
         self._ranks = ranks
         units = (*decoder_layers(policy.model), policy)
         self._cut(policy, units)
@@ -75,50 +73,52 @@ class FSDP2Strategy:
 
     @property
     def vocab_size(self) -> int:
-        """See `Strategy`."""
+        """Entries of the model's vocabulary."""
         return vocabulary_size(self.policy.model.config)
 
     @contextlib.contextmanager
     def micro_batch(self, *, is_last: bool) -> Iterator[None]:
-        """See `Strategy`. Ranks meet in every part: gradients that wait for the last one would be whole."""
+        """Context of forward and backward of one part of a step. Ranks meet in every part: gradients that
+        wait for the last one would be whole."""
         yield
 
     def score(self, token_ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `Strategy`."""
+        """Logprobs and entropies [B, T-1], with gradients."""
         with peer_errors():
             logprobs, entropies = self.policy(token_ids, mask)
         return logprobs, entropies
 
     @torch.no_grad()
     def score_only(self, token_ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `Strategy`."""
+        """Logprobs and entropies [B, T-1], without gradients."""
         found = self.score(token_ids, mask)
         # no backward pass does it
         _sharded(self.policy).reshard()
         return found
 
-    def spread_reference(self, policy: Policy) -> ReferencePolicy:
-        """See `Strategy`. It is cut like the policy, and its last unit goes back after each pass."""
+    def spread_reference(self, policy: Policy) -> Spreading:
+        """Spread a policy that is not trained. It is cut like the policy, and its last unit goes back after
+        each pass."""
         self._cut(policy, (*decoder_layers(policy.model), policy))
-        spreading = Spreading(
+        return Spreading(
+            trained=self._trained,
             whole=self._state_shards.whole,
             take=lambda tensor, whole: self._state_shards.take(tensor, whole=whole),
             after_pass=_sharded(policy).reshard,
         )
-        return ReferencePolicy(policy, trained=self._trained, spreading=spreading)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """See `Strategy`."""
+        """Add the gradient of the sum of all ranks' `loss`."""
         with peer_errors():
             loss.backward()
 
     def optimizer_step(self, *, step: int) -> tuple[float, float]:
-        """See `Strategy`."""
+        """Clip, apply and drop the gradients; returns their norm before, and the learning rate."""
         with peer_errors():
             return self._optimizer.step(step=step)
 
     def probe_logprobs(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """See `Strategy`."""
+        """Logprobs [B, T-1] at temperature 1, without gradients."""
         with peer_errors():
             logprobs = self.policy.logprobs_at_one(token_ids)
         # no backward pass does it
@@ -126,28 +126,28 @@ class FSDP2Strategy:
         return logprobs
 
     def engine_weights(self) -> WeightSource:
-        """See `Strategy`. Shards are brought into the run's precision before they travel."""
+        """The weights as engines hold them. Shards get the run's precision before they travel."""
         return self._weights
 
     def weight_shards(self) -> Iterable[torch.Tensor]:
-        """See `Strategy`."""
+        """The master weights of which this rank answers for the digest."""
         for parameter in self._saved.values():
             yield parameter.to_local() if isinstance(parameter, DTensor) else parameter
 
     def model_state(self) -> NamedTensors:
-        """See `Strategy`. A tied parameter is there once."""
+        """The model's state dict, each tensor whole. A tied parameter is there once."""
         for name, parameter in self._saved.items():
             yield name, self._state_shards.whole(parameter)
         yield from self._buffers.items()
 
     def optimizer_state(self) -> NamedTensors:
-        """See `Strategy`."""
+        """The optimizer's state, each tensor whole."""
         for name, tensor in self._optimizer.state_tensors():
             yield name, self._state_shards.whole(tensor)
 
     def load(self, state: TrainingState | None) -> None:
-        """See `Strategy`. Rank 0 gives each rank its part of one tensor after the other. The optimizer has
-        its memory afterwards, so that a colocated engine does not take it."""
+        """Take over a state on every rank. Rank 0 gives each rank its part of one tensor after the other. The
+        optimizer has its memory afterwards, so that a colocated engine does not take it."""
         moments = dict(self._optimizer.state_tensors())
         has_state = self._ranks.broadcast(torch.tensor(state is not None, dtype=torch.uint8))
         if not has_state:
@@ -173,3 +173,58 @@ def _sharded(unit: nn.Module) -> FSDPModule:
     """The same module, with the methods that `fully_shard` has given it."""
     assert isinstance(unit, FSDPModule)
     return unit
+
+
+class ShardGroup:
+    """A process group of its own in which all ranks read and write sharded tensors, one after the other.
+
+    Every rank makes the same calls in the same order, from one thread at a time. Other threads may use other
+    groups meanwhile.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        with peer_errors():
+            self._group = dist.new_group()
+
+    @torch.no_grad()
+    def whole(self, tensor: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The whole of `tensor` on every rank, as `dtype`. One that is not sharded is returned as it is."""
+        if not isinstance(tensor, DTensor):
+            return tensor.detach()
+        shard = tensor.to_local()
+        own = self._empty_shard(tensor, dtype=dtype or tensor.dtype)
+        own[: shard.shape[0]].copy_(shard)
+        rows = own.new_empty((self._ranks.world_size * own.shape[0], *own.shape[1:]))
+        with peer_errors():
+            dist.all_gather(list(rows.split(own.shape[0])), own, group=self._group)
+        return rows[: tensor.shape[0]]
+
+    @torch.no_grad()
+    def take(self, tensor: torch.Tensor, *, whole: torch.Tensor | None) -> None:
+        """Copy rank 0's `whole` into `tensor`, or this rank's shard of it. The other ranks give None."""
+        if not isinstance(tensor, DTensor):
+            if whole is not None:
+                tensor.copy_(whole)
+            with peer_errors():
+                dist.broadcast(tensor, src=0, group=self._group)
+            return
+        shard = tensor.to_local()
+        own = self._empty_shard(tensor, dtype=tensor.dtype)
+        with peer_errors():
+            dist.scatter(own, self._cut(whole, like=own), src=0, group=self._group)
+        shard.copy_(own[: shard.shape[0]])
+
+    def _cut(self, whole: torch.Tensor | None, *, like: torch.Tensor) -> list[torch.Tensor] | None:
+        """The shard that each rank gets of rank 0's tensor, all of the same shape."""
+        if whole is None:
+            return None
+        rows = like.new_zeros((self._ranks.world_size * like.shape[0], *like.shape[1:]))
+        rows[: whole.shape[0]].copy_(whole)
+        return list(rows.split(like.shape[0]))
+
+    def _empty_shard(self, tensor: DTensor, *, dtype: torch.dtype) -> torch.Tensor:
+        """Empty shard with as many rows of `tensor` as the first shard has; the last ones may have fewer, and
+        are padded."""
+        num_rows = -(-tensor.shape[0] // self._ranks.world_size)
+        return tensor.to_local().new_zeros((num_rows, *tensor.shape[1:]), dtype=dtype)

@@ -1,13 +1,13 @@
 """The interface of a strategy: how the policy is spread over the ranks. B sequences, T tokens.
 
 Every rank has a strategy and calls the same methods in the same order, after rank 0 has announced what comes
-(`trainer.commands`). A sharded strategy, whose weights are spread over the ranks, puts a tensor together only
+(a `Command`). A sharded strategy, whose weights are spread over the ranks, puts a tensor together only
 while all ranks read it; it does so in a process group of its own, because a thread may read while the main
 threads meet. In mode Colocated the engines read `engine_weights` in such threads, and may still do so when a
 checkpoint is saved after a stop: that reading needs a group apart from the others.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -18,7 +18,6 @@ from grpo_api.v1alpha1.spec import OptimizerSpec
 from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.policy import Policy
-from grpo_runtime.trainer.strategy.reference import ReferencePolicy
 from grpo_runtime.weight_sync.source import WeightSource
 
 
@@ -27,11 +26,26 @@ class TrainingState:
     """The tensors of a checkpoint, whole, by name."""
 
     model: Mapping[str, torch.Tensor]
-    """As `Strategy.model_state` gave them; more than the parameters may be there."""
+    """Parameters as `Strategy.model_state` gave them; more than the parameters may be there."""
     optimizer: Mapping[str, torch.Tensor]
-    """As `Strategy.optimizer_state` gave them."""
+    """Optimizer state as `Strategy.optimizer_state` gave it."""
     reference: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """Of a reference policy that follows the one that is trained; not the strategy's."""
+    """Tensors of a reference policy that follows the one that is trained; not the strategy's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spreading:
+    """How a strategy has spread a policy that is not trained, as a reference policy is. All ranks call the
+    same at the same time."""
+
+    trained: Mapping[str, torch.nn.Parameter]
+    """The parameters of the policy that is trained, which are spread in the same way."""
+    whole: Callable[[torch.Tensor], torch.Tensor]
+    """The whole of a tensor of which this rank may have a part."""
+    take: Callable[[torch.Tensor, torch.Tensor | None], None]
+    """Copy rank 0's whole tensor into the tensor of each rank, or its part; the others give None."""
+    after_pass: Callable[[], None] = lambda: None
+    """Give back what a forward pass has put together."""
 
 
 class Strategy(Protocol):
@@ -54,7 +68,8 @@ class Strategy(Protocol):
         ...
 
     def micro_batch(self, *, is_last: bool) -> AbstractContextManager[None]:
-        """Around forward and backward of one part of a step. Gradients are complete after the last one."""
+        """Context of forward and backward of one part of a step. Gradients are complete after the last
+        one."""
         ...
 
     def score(self, token_ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -67,10 +82,10 @@ class Strategy(Protocol):
         ...
 
     def score_only(self, token_ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What `score` gives, without gradients and outside of `micro_batch`."""
+        """The result of `score`, without gradients and outside of `micro_batch`."""
         ...
 
-    def spread_reference(self, policy: Policy) -> ReferencePolicy:
+    def spread_reference(self, policy: Policy) -> Spreading:
         """Spread a policy that is not trained, as this one is: rank 0 has its weights, elsewhere they may be
         on the meta device. All ranks call it at the same time. Raises UserError when the strategy cannot."""
         ...
@@ -112,7 +127,7 @@ class Strategy(Protocol):
     def load(self, state: TrainingState | None) -> None:
         """Take over a state on every rank. Rank 0 has it; the others give None and get their part.
 
-        None on rank 0 makes all ranks go on from what it has loaded.
+        None on rank 0 makes all ranks continue from what it has loaded.
         """
         ...
 

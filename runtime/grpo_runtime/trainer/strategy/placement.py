@@ -1,6 +1,7 @@
 """Brings a policy to the device it is trained on. Rank 0 has loaded it, the other ranks have it on meta."""
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch.distributed.tensor import DTensor
 
 from grpo_runtime.errors import UserError
 from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.strategy.interface import Spreading
 
 
 @torch.no_grad()
@@ -32,6 +34,17 @@ def place(module: nn.Module, *, device: torch.device, ranks: Ranks) -> None:
                     # as bytes, because gloo does not send every dtype
                     ranks.broadcast(placed[tensor].view(-1).view(torch.uint8))
                 tensors[name] = placed[tensor]
+
+
+def on_every_rank(trained: Mapping[str, nn.Parameter], *, ranks: Ranks) -> Spreading:
+    """How a policy is spread of which each rank has all, as of the one with the parameters `trained`."""
+
+    def take(tensor: torch.Tensor, whole: torch.Tensor | None) -> None:
+        if whole is not None:
+            tensor.copy_(whole)
+        ranks.broadcast(tensor)
+
+    return Spreading(trained=trained, whole=lambda tensor: tensor, take=take)
 
 
 def _require_same_tensors(module: nn.Module, *, device: torch.device, ranks: Ranks) -> None:

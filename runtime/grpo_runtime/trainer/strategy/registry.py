@@ -6,7 +6,7 @@ from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.trainer.strategy.ddp import DDPStrategy
 from grpo_runtime.trainer.strategy.fsdp2 import FSDP2Strategy
 from grpo_runtime.trainer.strategy.interface import MakeStrategy
-from grpo_runtime.trainer.strategy.zero.choice import MakeZero
+from grpo_runtime.trainer.strategy.zero.settings import MakeZero
 
 STRATEGIES: dict[str, MakeStrategy] = {
     "DDP": DDPStrategy,

@@ -84,7 +84,7 @@ class FakeChild(FakeLocalEngine):
             time.sleep(600)
             os._exit(0)
         elif what == "hang":
-            # as a GPU that hangs: the other threads go on
+            # as a GPU that hangs: the other threads continue
             time.sleep(600)
         elif what == "compile":
             # longer than an engine may usually take for a step

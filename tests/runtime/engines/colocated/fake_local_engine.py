@@ -9,8 +9,8 @@ from weight_sources import FixedWeights
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.rollouts.interface import GenerateRequest, OnFinished, Rollout, VersionSpan
+from grpo_runtime.weight_sync.in_process import InProcessReceiver
 from grpo_runtime.weight_sync.interface import Info, Receiver, ReceiverSettings
-from grpo_runtime.weight_sync.local.in_process import InProcessReceiver
 
 SHAPES: Mapping[str, tuple[int, ...]] = {"weight": (2, 2)}
 

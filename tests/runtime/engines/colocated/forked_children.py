@@ -11,9 +11,8 @@ import sys
 import threading
 from multiprocessing import Pipe
 
-from grpo_runtime.engines.colocated.child_process import ChildProcess
-from grpo_runtime.engines.colocated.engine_process import StartedProcess
-from grpo_runtime.process.parent_death import adopt_orphans
+from grpo_runtime.engines.colocated.engine_process import ChildProcess, StartedProcess
+from grpo_runtime.process.lifetime import adopt_orphans
 
 _PARENT_BYTES = 64
 START_SECONDS = 120.0
@@ -30,14 +29,6 @@ class AdoptedProcess:
         if self.returncode is None:
             self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.returncode
-
-
-class ForkedChild(ChildProcess):
-    """A child that a server has forked, in a process group of its own."""
-
-    def __init__(self, pid: int) -> None:
-        self._lock = threading.Lock()
-        self._popen = AdoptedProcess(pid)  # type: ignore[assignment]
 
 
 class ChildServer:
@@ -62,7 +53,7 @@ class ChildServer:
                 pid = int(answer)
             finally:
                 adopt_orphans(is_on=False)
-        return StartedProcess(ForkedChild(pid), ours)
+        return StartedProcess(ChildProcess(AdoptedProcess(pid)), ours)  # type: ignore[arg-type]
 
     def _start(self) -> None:
         self._socket, there = socket.socketpair()

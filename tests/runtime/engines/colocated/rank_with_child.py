@@ -7,7 +7,7 @@ from pathlib import Path
 
 from grpo_runtime.engines.colocated.child_engine import ChildEngine
 from grpo_runtime.engines.colocated.child_liveness import ChildLimits
-from grpo_runtime.engines.colocated.child_process import spawned
+from grpo_runtime.engines.colocated.engine_process import spawned
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])

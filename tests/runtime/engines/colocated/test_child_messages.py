@@ -5,11 +5,10 @@ from multiprocessing import Pipe
 
 import pytest
 
-from grpo_runtime.engines.colocated.child_environment import VISIBLE_DEVICES, child_environment
-from grpo_runtime.engines.colocated.child_messages import decode_error, encode_error
-from grpo_runtime.engines.colocated.frame_pipe import Message, receive, send
+from grpo_runtime.engines.colocated.child_messages import Message, decode_error, encode_error, receive, send
+from grpo_runtime.engines.colocated.engine_process import VISIBLE_DEVICES, child_environment
 from grpo_runtime.errors import UserError
-from grpo_runtime.rollouts.errors import EngineError, EngineTimeoutError
+from grpo_runtime.rollouts.interface import EngineError, EngineTimeoutError
 from grpo_runtime.rollouts.wire import logprobs_frame
 from grpo_runtime.weight_sync.interface import GroupBrokenError, WeightSyncError
 

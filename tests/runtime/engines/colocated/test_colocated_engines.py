@@ -12,11 +12,17 @@ from fake_local_engine import FakeChannel, FakeLocalEngine, some_weights, token_
 from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines.colocated.engine_slice import EngineSlice
-from grpo_runtime.engines.colocated.engines import ColocatedEngines
-from grpo_runtime.engines.colocated.executor import EngineExecutor
+from grpo_runtime.engines.colocated.engines import ColocatedEngines, EngineExecutor
 from grpo_runtime.engines.colocated.rank_engine import PHASES, RankEngine
-from grpo_runtime.rollouts.errors import EngineError, EngineTimeoutError
-from grpo_runtime.rollouts.interface import GenerateRequest, Generation, Probe, Rollout, VersionSpan
+from grpo_runtime.rollouts.interface import (
+    EngineError,
+    EngineTimeoutError,
+    GenerateRequest,
+    Generation,
+    Probe,
+    Rollout,
+    VersionSpan,
+)
 from grpo_runtime.weight_sync.registry import IN_PROCESS
 
 PROBE = Probe(token_ids=(1, 2, 3), logprobs=(-1.0, -2.0), tolerance=1e-4)
@@ -176,11 +182,11 @@ async def test_an_engine_with_other_weights_than_the_newest_gives_no_samples(ver
 async def test_an_engine_that_never_loads_the_weights_is_given_up_at_the_deadline() -> None:
     may_go_on = threading.Event()
 
-    class StuckEngine(FakeLocalEngine):
+    class HungEngine(FakeLocalEngine):
         def reset_prefix_cache(self) -> None:
             may_go_on.wait(60)
 
-    engines, _ = start([StuckEngine()], sync_timeout_seconds=0.1)
+    engines, _ = start([HungEngine()], sync_timeout_seconds=0.1)
     try:
         # nobody but the deadline ends this
         with pytest.raises(EngineTimeoutError, match=r"did not load the weights within 0\.5 s"):

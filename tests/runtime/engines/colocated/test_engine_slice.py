@@ -6,8 +6,8 @@ from pod_builder import run_config
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines.colocated.engine_slice import EngineSlice, num_colocated_engines
-from grpo_runtime.engines.colocated.messages import GenerateCommand, SyncCommand
 from grpo_runtime.engines.colocated.rank_engine import RankEngine
+from grpo_runtime.engines.colocated.rank_messages import GenerateCommand, SyncCommand
 from grpo_runtime.rollouts.interface import GenerateRequest
 from grpo_runtime.weight_sync.registry import IN_PROCESS
 

@@ -12,9 +12,9 @@ from fake_local_engine import FakeLocalEngine, some_weights
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines.colocated.rank_engine import RankEngine
 from grpo_runtime.rollouts.interface import GenerateRequest, OnFinished, Probe, Rollout
-from grpo_runtime.torch_threads import settle_num_threads
+from grpo_runtime.torch_threads import pin_num_threads
+from grpo_runtime.weight_sync.in_process import SharedWeights
 from grpo_runtime.weight_sync.interface import WeightSyncError
-from grpo_runtime.weight_sync.local.in_process import LentWeights
 from grpo_runtime.weight_sync.registry import IN_PROCESS
 
 REQUESTS = [GenerateRequest(prompt_ids=(1, 2), seed=7)]
@@ -123,7 +123,7 @@ def test_no_sync_ends_while_a_copy_of_the_policy_is_still_being_made(is_refused:
     waited: list[str] = []
 
     @dataclass(frozen=True)
-    class SlowlyCopied(LentWeights):
+    class SlowlyCopied(SharedWeights):
         def wait_until_read(self) -> float:
             waited.append("until it is read")
             return 0.0
@@ -167,7 +167,7 @@ class CountingEngine(FakeLocalEngine):
 @pytest.mark.parametrize("error", [None, RuntimeError("lost")])
 def test_an_engine_computes_with_one_thread_and_gives_the_others_back(error: Exception | None) -> None:
     before = torch.get_num_threads()
-    settle_num_threads(2)
+    pin_num_threads(2)
     try:
         fake = CountingEngine()
         fake._error = error
@@ -179,4 +179,4 @@ def test_an_engine_computes_with_one_thread_and_gives_the_others_back(error: Exc
         assert fake.num_threads == [1, 1]
         assert torch.get_num_threads() == 2
     finally:
-        settle_num_threads(before)
+        pin_num_threads(before)

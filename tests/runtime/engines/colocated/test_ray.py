@@ -1,8 +1,9 @@
-"""Where engines go on Ray, who is let in, and with which settings. Without Ray itself: test_ray_job.py."""
+"""Where engines continue Ray, who is let in, and with which settings. Without Ray itself: test_ray_job.py."""
 
 import importlib.metadata
 import os
 import stat
+import subprocess
 import sys
 import threading
 from collections.abc import Mapping
@@ -12,19 +13,25 @@ import pytest
 
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_runtime.engines.colocated.ray.actor import become
-from grpo_runtime.engines.colocated.ray.cluster import RayMember, own_address, require_ray
-from grpo_runtime.engines.colocated.ray.errors import RayLostError
-from grpo_runtime.engines.colocated.ray.node_folder import NodeFolder
-from grpo_runtime.engines.colocated.ray.node_settings import (
+from grpo_runtime.engines.colocated.ray.cluster import (
+    RayLostError,
+    RayMember,
+    RayPod,
+    own_address,
+    require_ray,
+)
+from grpo_runtime.engines.colocated.ray.layout import (
     LOOPBACK,
     NodePlace,
+    RayShape,
+    actor_gpus,
+    bundles,
+    node_resource,
     node_settings,
     ray_environment,
 )
-from grpo_runtime.engines.colocated.ray.placement import RayShape, actor_gpus, bundles, node_resource
+from grpo_runtime.engines.colocated.ray.node_folder import NodeFolder, ray_token, write_token
 from grpo_runtime.engines.colocated.ray.rank_end import actor_of
-from grpo_runtime.engines.colocated.ray.ray_pod import RayPod
-from grpo_runtime.engines.colocated.ray.token import ray_token, write_token
 from grpo_runtime.errors import UserError
 from grpo_runtime.process.failure import describe_failure
 
@@ -174,6 +181,11 @@ class Watched(dict[str, str]):
     def __delitem__(self, name: str) -> None:
         self.changed.add(name)
         super().__delitem__(name)
+
+
+def test_an_actor_imports_no_torch_before_it_has_the_environment_that_torch_reads() -> None:
+    code = "import sys, grpo_runtime.engines.colocated.ray.actor; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_each_attempt_has_a_token_that_tells_nothing_of_the_jobs_own() -> None:

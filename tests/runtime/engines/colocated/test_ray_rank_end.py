@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from grpo_api.contract.exit_codes import ExitCode
-from grpo_runtime.engines.colocated.frame_pipe import receive, send
-from grpo_runtime.engines.colocated.ray.errors import RayLostError
+from grpo_runtime.engines.colocated.child_messages import receive, send
+from grpo_runtime.engines.colocated.ray.cluster import RayLostError
 from grpo_runtime.engines.colocated.ray.node_folder import ENGINES_SOCKET
 from grpo_runtime.engines.colocated.ray.rank_end import RayActorProcess, actor_of
 from grpo_runtime.process.failure import describe_failure
-from grpo_runtime.rollouts.errors import EngineGoneError
+from grpo_runtime.rollouts.interface import EngineGoneError
 
 PodsAnswer = Callable[[Connection, dict[str, Any]], None]
 SECONDS = 20.0

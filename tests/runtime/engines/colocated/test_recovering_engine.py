@@ -1,4 +1,4 @@
-"""The engine of a rank in a process of its own that is killed, crashes, stands still and refuses: real child
+"""The engine of a rank in a process of its own that is killed, crashes, hangs and refuses: real child
 processes over a fake engine. Most are forks of a process that has imported torch; some are started as a rank
 does it."""
 
@@ -20,13 +20,11 @@ from polling import wait_until
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines.colocated.child_engine import ChildEngine
 from grpo_runtime.engines.colocated.child_liveness import ChildLimits
-from grpo_runtime.engines.colocated.child_process import spawned
-from grpo_runtime.engines.colocated.engine_process import StartProcess
+from grpo_runtime.engines.colocated.engine_process import StartProcess, spawned
 from grpo_runtime.engines.colocated.rank_engine import PHASES
 from grpo_runtime.engines.colocated.recovering_engine import RecoveringEngine
 from grpo_runtime.errors import UserError
-from grpo_runtime.rollouts.errors import EngineError
-from grpo_runtime.rollouts.interface import GenerateRequest, Probe
+from grpo_runtime.rollouts.interface import EngineError, GenerateRequest, Probe
 from grpo_runtime.weight_sync.registry import SHARED_MEMORY
 
 REQUESTS = [GenerateRequest(prompt_ids=(1, 2), seed=seed + 2**60) for seed in range(4)]
@@ -192,7 +190,7 @@ def test_a_stopped_process_is_killed_and_replaced(rank: MakeRank, caplog: pytest
         one.plan((place, "SIGSTOP"))
         one.run_step(2 * step + 2)
     # patience grows only while no sample is finished
-    assert lost(caplog) == ["its process has stood still for 2 s"] * 4
+    assert lost(caplog) == ["its process has been hung for 2 s"] * 4
     assert [is_alive(pid) for pid in one.pids] == [False] * 4 + [True]
 
 

@@ -22,14 +22,14 @@ from s3_server import BUCKET, s3_secret, served_bucket
 from transformers import PreTrainedModel
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.export.bucket_place import BucketPlace
+from grpo_runtime.export.access import BucketPlace
 from grpo_runtime.model.load import load_tokenizer
-from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.save import files_beside_weights
+from grpo_runtime.model.source import LocalModel
 from grpo_runtime.model.tiny import write_tiny_model
+from grpo_runtime.weight_sync.disk.backend import store_in_bucket
 from grpo_runtime.weight_sync.disk.publisher import Publisher
 from grpo_runtime.weight_sync.disk.store import FolderStore, VersionStore
-from grpo_runtime.weight_sync.disk.store_of_run import store_in_bucket
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
 pytestmark = pytest.mark.engine

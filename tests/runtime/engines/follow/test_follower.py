@@ -13,15 +13,14 @@ from polling import wait_until
 from receiver_harness import Receiver, packed, some_weights
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.engines.follow.follower import EngineStuckError, Follower
-from grpo_runtime.engines.follow.guard import SERVED, TOKEN_FILE, VERSION_HEADER, FollowGuard
-from grpo_runtime.engines.follow.versions import CheckedVersions
+from grpo_runtime.engines.follow.follower import CheckedVersions, EngineHungError, Follower
+from grpo_runtime.engines.follow.openai_guard import SERVED, TOKEN_FILE, VERSION_HEADER, FollowGuard
 from grpo_runtime.errors import UserError
-from grpo_runtime.weight_sync.disk.receiver import StoreReceiver
+from grpo_runtime.weight_sync.disk.backend import StoreReceiver
 from grpo_runtime.weight_sync.disk.store import FolderStore, StoreError
-from grpo_runtime.weight_sync.disk.version_manifest import VersionManifest
+from grpo_runtime.weight_sync.disk.version import VersionManifest
 from grpo_runtime.weight_sync.interface import WeightSyncError
-from grpo_runtime.weight_sync.receiver.staging import StagingReceiver
+from grpo_runtime.weight_sync.receiver import StagingReceiver
 
 SECONDS = 30.0
 
@@ -31,7 +30,7 @@ class Engine(Receiver):
 
     def __init__(self, folder: Path) -> None:
         super().__init__("disk")
-        settings = self.end._settings  # type: ignore[attr-defined]
+        settings = self.end.settings  # type: ignore[attr-defined]
         self._worker.end = StagingReceiver(StoreReceiver(lambda: FolderStore(folder)), settings)
         self.calls: list[str] = []
         self.told = ""
@@ -216,7 +215,7 @@ async def test_an_engine_that_hangs_in_a_step_that_cannot_be_given_up_ends_the_f
         interval_seconds=60.0,
         timeout_seconds=0.5,
     )
-    with pytest.raises(EngineStuckError, match=f"the engine did not {step} within 0.5 s"):
+    with pytest.raises(EngineHungError, match=f"the engine did not {step} within 0.5 s"):
         await follower.run(asyncio.Event())
     await engine.shutdown()
 

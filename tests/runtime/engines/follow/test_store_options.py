@@ -12,11 +12,10 @@ from s3_server import BUCKET, S3Server, s3_secret, served_bucket
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines.follow.main import FollowOptions, open_versions
 from grpo_runtime.errors import UserError
-from grpo_runtime.export.bucket_place import BucketPlace
-from grpo_runtime.export.credentials import UploadCredentials
+from grpo_runtime.export.access import BucketPlace, UploadCredentials
+from grpo_runtime.weight_sync.disk.backend import store_in_bucket
 from grpo_runtime.weight_sync.disk.publisher import Publisher
 from grpo_runtime.weight_sync.disk.store import FolderStore, StoreRefusedError, VersionStore
-from grpo_runtime.weight_sync.disk.store_of_run import store_in_bucket
 
 URL = f"s3://{BUCKET}/run-1/weights"
 

@@ -14,8 +14,8 @@ from guard_environment import ADMIN, DATA, guard_environment
 from grpo_runtime.engines.routes import ENGINE_ROUTES, ROUTES, Access
 from grpo_runtime.engines.serve.guard import Guard
 from grpo_runtime.engines.serve.http import MAX_BODY_BYTES
-from grpo_runtime.rollouts.errors import EngineError
 from grpo_runtime.rollouts.frames import Frame, encode_frame
+from grpo_runtime.rollouts.interface import EngineError
 from grpo_runtime.rollouts.wire import EngineCall, read_completion, read_logprobs
 
 LIVE, READY, IDENTITY = "/grpo/v1/live", "/grpo/v1/ready", "/grpo/v1/identity"

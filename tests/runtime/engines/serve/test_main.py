@@ -44,11 +44,16 @@ def test_the_number_of_threads_is_set_before_the_model_is_made_and_torch_importe
     assert "no model today" in options.termination_log.read_text()
 
 
+@pytest.mark.parametrize(("backend", "name"), [("NCCL", "nccl"), ("VllmNative", "vllm_native")])
 def test_a_vllm_for_cpu_refuses_weights_from_gpus_before_it_downloads_a_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    backend: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
-    run = run_config(trainer={"processesPerNode": 1, **gpu}, rollout={"replicas": 1, **gpu})
+    run = run_config(
+        trainer={"processesPerNode": 1, **gpu},
+        rollout={"replicas": 1, **gpu},
+        weightSync={"backend": backend},
+    )
     prepared: list[object] = []
     monkeypatch.setattr(os, "environ", {"PATH": os.environ["PATH"]})
     monkeypatch.setattr(main, "is_cpu_build", lambda: True)
@@ -56,7 +61,7 @@ def test_a_vllm_for_cpu_refuses_weights_from_gpus_before_it_downloads_a_model(
     environment = guard_environment(tmp_path, run_json=run.model_dump_json(by_alias=True))
     options = main.RolloutOptions(termination_log=tmp_path / "termination-log")
     assert main.serve(environment, options=options) == ExitCode.USER_ERROR
-    assert "weights by nccl need a GPU in the rollout pods" in options.termination_log.read_text()
+    assert f"weights by {name} need a GPU in the rollout pods" in options.termination_log.read_text()
     assert prepared == []
 
 

@@ -14,9 +14,13 @@ import pytest
 
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import TerminationMessage
-from grpo_runtime.engines.fleet.connections import open_session
-from grpo_runtime.engines.fleet.engine_client import MAX_BYTES, Address, EngineClient
-from grpo_runtime.engines.fleet.errors import EngineRefusedError
+from grpo_runtime.engines.fleet.engine_client import (
+    MAX_BYTES,
+    Address,
+    EngineClient,
+    EngineRefusedError,
+    open_session,
+)
 from grpo_runtime.engines.routes import ROUTES, Access
 from grpo_runtime.rollouts.wire import EngineCall
 from grpo_runtime.settings import Tokens

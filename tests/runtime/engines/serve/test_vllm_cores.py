@@ -13,14 +13,14 @@ import torch
 from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
 
-from grpo_runtime.engines.serve.vllm_cpu_experts import (
+from grpo_runtime.engines.vllm.cpu_experts import (
     ExpertParallelWorker,
     all_gatherv,
     own_choice,
     reduce_scatterv,
 )
-from grpo_runtime.engines.serve.vllm_cpu_worker import PipelineStageWorker
-from grpo_runtime.engines.serve.vllm_server import VllmClient, _ending_with_its_coordinator
+from grpo_runtime.engines.vllm.cpu_workers import PipelineStageWorker
+from grpo_runtime.engines.vllm.server import VllmClient, _ending_with_its_coordinator
 from grpo_runtime.model.tiny import write_tiny_model
 from grpo_runtime.weight_sync.interface import GroupBrokenError
 
@@ -111,6 +111,16 @@ def test_the_places_of_experts_are_looked_up_once_however_often_a_worker_begins(
     assert completed.__wrapped__ is vllm_apply
 
 
+def test_workers_without_experts_of_their_own_do_not_load_what_has_them() -> None:
+    experts = CPUUnquantizedExperts.__module__
+    script = f"""
+import sys
+import {PipelineStageWorker.__module__}
+assert "{experts}" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
+
+
 def test_only_rows_are_exchanged() -> None:
     rows, communicator = torch.zeros(2, 2), CpuCommunicator.__new__(CpuCommunicator)
     with pytest.raises(ValueError, match="dimension 0 of a tensor, not 1"):
@@ -154,9 +164,9 @@ async def test_cores_without_their_coordinator_are_killed_and_the_log_says_why(
 CONFIGURE = """
 import sys
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
-from grpo_runtime.engines.argument_parser import checked, parse_arguments
+from grpo_runtime.engines.vllm.configuration import checked, parse_arguments
 from grpo_runtime.errors import UserError
-from grpo_runtime.engines.serve.vllm_server import engine_config
+from grpo_runtime.engines.vllm.server import engine_config
 
 args = parse_arguments(sys.argv[1:], add=make_arg_parser)
 try:

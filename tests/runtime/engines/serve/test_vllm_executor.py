@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from vllm.v1.executor.multiproc_executor import WorkerProc
 
-from grpo_runtime.engines.serve.vllm_executor import AllAnswersExecutor
+from grpo_runtime.engines.vllm.executor import AllAnswersExecutor
 from grpo_runtime.weight_sync.interface import GroupBrokenError
 
 # importing vLLM takes as long as starting one

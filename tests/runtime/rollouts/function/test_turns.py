@@ -10,8 +10,8 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.seeds import turn_seed
 from grpo_runtime.errors import UserError
-from grpo_runtime.model.char_tokenizer import char_tokenizer
 from grpo_runtime.model.completion_decoder import CompletionDecoder
+from grpo_runtime.model.tiny import char_tokenizer
 from grpo_runtime.process.user_code import FunctionFile
 from grpo_runtime.rollouts.function.turns import FunctionOptions, RolloutFunction
 from grpo_runtime.rollouts.group import Group

@@ -1,19 +1,17 @@
 """The actor that hosts an engine: connects to its rank, becomes what a child of the rank would be, and serves
-it until it ends.
+it until it ends. Its other end is `rank_end`.
 
 Imports nothing heavy: torch reads its environment when it is imported, and only the rank knows that.
 """
 
-import logging
 import os
 import signal
 import socket
-import sys
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
-from grpo_runtime.engines.colocated.frame_pipe import receive
+from grpo_runtime.engines.colocated.child_messages import receive
 
 _OF_RAY = "RAY_"
 
@@ -33,7 +31,7 @@ class EngineActor:
     """One engine. Ray makes it in the bundle of its rank, and starts no other when it ends."""
 
     def serve(self, path: str, token: str) -> NoReturn:
-        """Serve the rank that listens at `path` and knows `token`, and end the process as it stands."""
+        """Serve the rank that listens at `path` and knows `token`, and end with it."""
         # what the engine starts ends with it
         os.setpgid(0, 0)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -47,12 +45,6 @@ class EngineActor:
         connection = Connection(rank.detach())
         environment: Mapping[str, str] = receive(connection).header["environment"]
         become(environment)
-        logging.basicConfig(
-            level=logging.INFO, format="%(asctime)s engine %(levelname)s %(name)s: %(message)s", force=True
-        )
-        from grpo_runtime.engines.colocated.engine_child import make_vllm_engine, serve
+        from grpo_runtime.engines.colocated.engine_child import make_vllm_engine, serve_to_the_end
 
-        code = serve(connection, make_engine=make_vllm_engine)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        serve_to_the_end(connection, make_engine=make_vllm_engine)

@@ -1,7 +1,7 @@
 """How the ranks bring Ray up: the first pod's node, then those of the others, then the placement group.
 
-All ranks do this together, before any of them has an engine. The first rank of each pod starts what its pod
-needs; the first of all says where the others find Ray.
+All ranks do this together, before any of them has an engine. The first rank of each pod starts the process of
+the pod that talks to Ray; the first of all says where the others find Ray.
 """
 
 import importlib.metadata
@@ -9,28 +9,38 @@ import ipaddress
 import logging
 import re
 import socket
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-from grpo_runtime.engines.colocated.messages import Channel, broadcast_message
-from grpo_runtime.engines.colocated.ray.errors import RayLostError
-from grpo_runtime.engines.colocated.ray.node_folder import TOKEN_FILE, NodeFolder
-from grpo_runtime.engines.colocated.ray.node_settings import LOOPBACK, NodePlace, ray_environment
-from grpo_runtime.engines.colocated.ray.placement import RayShape
-from grpo_runtime.engines.colocated.ray.ray_pod import RayPod
-from grpo_runtime.engines.colocated.ray.token import write_token
-from grpo_runtime.errors import UserError
-from grpo_runtime.process.at_end import at_end
+from grpo_api.contract.exit_codes import ExitCode
+from grpo_runtime.engines.colocated.child_messages import receive, send
+from grpo_runtime.engines.colocated.engine_process import spawned, start_watched
+from grpo_runtime.engines.colocated.rank_messages import Channel, broadcast_message
+from grpo_runtime.engines.colocated.ray.layout import LOOPBACK, NodePlace, RayShape, ray_environment
+from grpo_runtime.engines.colocated.ray.node_folder import TOKEN_FILE, NodeFolder, log_tails, write_token
+from grpo_runtime.errors import KnownError, UserError
+from grpo_runtime.process.lifetime import at_end
 from grpo_runtime.rollouts.frames import Frame
 
 logger = logging.getLogger(__name__)
 
 OLDEST_RAY = (2, 52)
 """The first release that has authentication by a token."""
+POD_PROCESS = (sys.executable, "-m", "grpo_runtime.engines.colocated.ray.pod_process")
+_STEP_SECONDS = 240.0
+"""How long the pod's process may take for a step of bringing Ray up; it gives up sooner itself."""
 _FOLDER_LINK = "ray"
 _ANY_PORT = 9
+
+
+class RayLostError(KnownError):
+    """The Ray node of a pod did not start, or has ended: the next attempt starts another one."""
+
+    exit_code = ExitCode.TRANSIENT
 
 
 @dataclass(frozen=True)
@@ -80,8 +90,79 @@ def require_ray(*, find_version: Callable[[str], str] = importlib.metadata.versi
         )
 
 
+def own_address(master_addr: str) -> str:
+    """The address of this pod by which it reaches the first one; LOOPBACK where they are on one machine.
+    Nothing is sent. Raises RayLostError when the first one is not found."""
+    try:
+        found = socket.getaddrinfo(master_addr, _ANY_PORT, type=socket.SOCK_DGRAM)
+        family, kind, _, _, first_pod = found[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(first_pod)
+            address: str = probe.getsockname()[0]
+    except OSError as error:
+        raise RayLostError(f"Ray cannot reach the first trainer pod, {master_addr}: {error}") from error
+    return LOOPBACK if ipaddress.ip_address(address).is_loopback else address
+
+
+class RayPod:
+    """The process of this pod that talks to Ray. It ends with this one."""
+
+    def __init__(
+        self, place: NodePlace, *, environment: Mapping[str, str], command: tuple[str, ...] = POD_PROCESS
+    ) -> None:
+        """Start it. Raises RayLostError when it ends at once."""
+        self._folder = place.folder
+        self._has_failed = False
+        started, self._watcher = start_watched(
+            spawned(command, environment), lambda running: running.process.end(), name="watch-ray"
+        )
+        self._process, self._connection = started.process, started.connection
+        try:
+            send(self._connection, {**asdict(place), "folder": str(place.folder)})
+        except OSError as error:
+            lost = self._failed("Ray ended in this pod while it started; see the log")
+            self.close()
+            raise lost from error
+
+    def wait_for_node(self) -> str:
+        """Wait until the pod's node runs; returns where that of the first pod listens. Raises RayLostError
+        when it does not start."""
+        head: str = self._next_step()["head"]
+        return head
+
+    def wait_for_places(self) -> None:
+        """Wait until every bundle has its place, after `wait_for_node`. Raises RayLostError when one has
+        none."""
+        self._next_step()
+
+    def close(self) -> None:
+        """Kill it and all that Ray has started in this pod, and wait until it has ended. If it has ended by
+        itself, what Ray's own logs say of it is logged."""
+        has_failed = self._has_failed or self._process.has_ended
+        self._process.kill()
+        self._watcher.join()
+        self._connection.close()
+        if has_failed:
+            log_tails(self._folder)
+
+    def _next_step(self) -> Mapping[str, Any]:
+        try:
+            if not self._connection.poll(_STEP_SECONDS):
+                raise self._failed(f"Ray did not start in this pod within {_STEP_SECONDS:g} s")
+            message = receive(self._connection).header
+        except (EOFError, OSError) as error:
+            raise self._failed("Ray ended in this pod while it started; see the log") from error
+        if "error" in message:
+            raise self._failed(f"Ray did not start in this pod: {message['error']}")
+        return message
+
+    def _failed(self, why: str) -> RayLostError:
+        self._has_failed = True
+        return RayLostError(why)
+
+
 def _start(member: RayMember, environment: Mapping[str, str], *, pod: int, head: str | None) -> RayPod:
-    address = _address(member)
+    address = LOOPBACK if member.shape.num_pods == 1 else own_address(member.master_addr)
     # sockets need a short path
     folder = NodeFolder(Path(tempfile.gettempdir()))
     at_end(folder.remove)
@@ -95,24 +176,6 @@ def _start(member: RayMember, environment: Mapping[str, str], *, pod: int, head:
     # before the folder is removed: what was registered last is called first
     at_end(started.close)
     return started
-
-
-def _address(member: RayMember) -> str:
-    return LOOPBACK if member.shape.num_pods == 1 else own_address(member.master_addr)
-
-
-def own_address(master_addr: str) -> str:
-    """The address of this pod by which it reaches the first one; LOOPBACK where they are on one machine.
-    Nothing is sent. Raises RayLostError when the first one is not found."""
-    try:
-        found = socket.getaddrinfo(master_addr, _ANY_PORT, type=socket.SOCK_DGRAM)
-        family, kind, _, _, first_pod = found[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(first_pod)
-            address: str = probe.getsockname()[0]
-    except OSError as error:
-        raise RayLostError(f"Ray cannot reach the first trainer pod, {master_addr}: {error}") from error
-    return LOOPBACK if ipaddress.ip_address(address).is_loopback else address
 
 
 def _shared_text(text: str | None, channel: Channel) -> str:

@@ -1,6 +1,9 @@
-"""The folder of a pod's Ray node: its sockets, its logs, and the token."""
+"""The folder of a pod's Ray node: its sockets, its logs, and the token of the job's Ray cluster. Without the
+token nobody may talk to Ray, which unpickles what it is sent."""
 
 import fcntl
+import hashlib
+import hmac
 import logging
 import os
 import shutil
@@ -18,6 +21,7 @@ ENGINES_SOCKET = "engines"
 _PREFIX = "grpo-ray-"
 _UNLOCKED = "new-"
 _TAIL_LINES = 20
+_TOKEN_LABEL = "grpo-ray"  # noqa: S105 - says what the token is for
 _LOGS = ("gcs_server.out", "gcs_server.err", "raylet.out", "raylet.err")
 
 
@@ -51,6 +55,19 @@ def log_tails(folder: Path) -> None:
             continue
         if tail:
             logger.error("the last lines of Ray's %s:\n%s", name, tail)
+
+
+def ray_token(admin_token: str, *, attempt: int) -> str:
+    """The token of the cluster of an attempt. Who knows it learns nothing of the job's own token."""
+    text = f"{_TOKEN_LABEL} {attempt}".encode()
+    return hmac.new(admin_token.encode(), text, hashlib.sha256).hexdigest()
+
+
+def write_token(path: Path, token: str) -> None:
+    """Write it where only this user can read it. Raises FileExistsError when there is a file."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(token)
 
 
 def _remove_leftovers(parent: Path) -> None:

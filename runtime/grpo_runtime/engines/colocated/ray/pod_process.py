@@ -27,13 +27,20 @@ from ray._private.parameter import RayParams
 from ray.util.placement_group import PlacementGroup, get_placement_group, placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from grpo_runtime.engines.colocated.frame_pipe import receive, send
+from grpo_runtime.engines.colocated.child_messages import receive, send
 from grpo_runtime.engines.colocated.ray.actor import EngineActor
+from grpo_runtime.engines.colocated.ray.layout import (
+    GROUP_NAME,
+    NAMESPACE,
+    NodePlace,
+    RayShape,
+    actor_gpus,
+    bundles,
+    node_settings,
+)
 from grpo_runtime.engines.colocated.ray.node_folder import ENGINES_SOCKET
-from grpo_runtime.engines.colocated.ray.node_settings import NodePlace, node_settings
-from grpo_runtime.engines.colocated.ray.placement import GROUP_NAME, NAMESPACE, RayShape, actor_gpus, bundles
 from grpo_runtime.errors import first_line
-from grpo_runtime.process.parent_death import die_with
+from grpo_runtime.process.lifetime import die_with
 
 logger = logging.getLogger(__name__)
 
@@ -59,12 +66,12 @@ def main(arguments: Sequence[str]) -> NoReturn:
         logger.info("Ray listens at %s", head)
         ray.init(head, namespace=NAMESPACE, log_to_driver=False, configure_logging=False)
         group = _group(place)
-        # before any rank is told that it may ask
+        # before any rank learns that it may ask
         listener = Listener(str(place.folder / ENGINES_SOCKET), backlog=place.shape.ranks_per_pod)
         send(rank, {"head": head})
         if not group.wait(_PLACED_SECONDS):
             raise PlacementError(
-                f"not every bundle of the placement group had its place after {_PLACED_SECONDS:g} s"
+                f"not every bundle of the placement group was placed after {_PLACED_SECONDS:g} s"
             )
         send(rank, {})
     except Exception as error:

@@ -1,26 +1,23 @@
-"""A rank's end of Ray: asks the process of its pod that talks to Ray for engines."""
+"""A rank's end of Ray: asks the process of its pod that talks to Ray for an actor, and takes over the process
+of that actor as the process of its engine."""
 
 import hmac
-import os
 import secrets
-import signal
 import socket
 import struct
 import sys
-import threading
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from multiprocessing.connection import Client, Connection, wait
 from pathlib import Path
 from typing import Any
 
-from grpo_runtime.engines.colocated.engine_process import StartedProcess, StartProcess
-from grpo_runtime.engines.colocated.frame_pipe import receive, send
-from grpo_runtime.engines.colocated.ray.errors import RayLostError
+from grpo_runtime.engines.colocated.child_messages import receive, send
+from grpo_runtime.engines.colocated.engine_process import EngineProcess, StartedProcess, StartProcess
+from grpo_runtime.engines.colocated.ray.cluster import RayLostError
 from grpo_runtime.engines.colocated.ray.node_folder import ENGINES_SOCKET
-from grpo_runtime.process.kernel_state import is_stopped_by_kernel
-from grpo_runtime.rollouts.errors import EngineGoneError
+from grpo_runtime.rollouts.interface import EngineGoneError
 
 _ACTOR_SECONDS = 300.0
 """How long an actor may take to connect: a worker of Ray has to start."""
@@ -30,61 +27,20 @@ _SAY_SECONDS = 2.0
 _RAY_IS_GONE = "Ray has ended in this pod, and with it its engines; see the log"
 
 
-class RayActorProcess:
-    """The process of an actor, in this container. See `EngineProcess`."""
+class RayActorProcess(EngineProcess):
+    """The process of an actor, in this container. The pod's process says how it ended."""
 
     def __init__(self, pid: int, pod: Connection) -> None:
-        self.pid = pid
+        super().__init__(pid)
         self._pod = pod
-        self._lock = threading.Lock()
-        # from here on its number is this process or none
-        self._pidfd = os.pidfd_open(pid)
 
-    @property
-    def has_ended(self) -> bool:
-        """See `EngineProcess`."""
-        with self._lock:
-            return self._is_over or bool(wait([self._pidfd], 0))
-
-    @property
-    def is_stopped(self) -> bool:
-        """See `EngineProcess`."""
-        if self.has_ended:
-            return False
-        try:
-            return is_stopped_by_kernel(self.pid)
-        except (FileNotFoundError, ProcessLookupError):
-            # it ended meanwhile
-            return False
-
-    def kill(self) -> None:
-        """See `EngineProcess`. The actor leads a group of its own, which may go on when it has ended."""
-        with self._lock:
-            if not self._is_over:
-                # it may be no process any more, and its group have no other
-                with suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-                with suppress(ProcessLookupError):
-                    os.killpg(self.pid, signal.SIGKILL)
-
-    def end(self, *, seconds: float) -> str:
-        """See `EngineProcess`."""
-        wait([self._pidfd], seconds)
-        self.kill()
-        wait([self._pidfd])
-        with self._lock:
-            os.close(self._pidfd)
-            self._pidfd = -1
+    def _how_it_ended(self) -> str:
         with self._pod:
             try:
                 why = _why_ended(self._pod)
             except (EOFError, OSError):
                 why = "Ray has ended in this pod"
             return f"its Ray actor ended: {why}"
-
-    @property
-    def _is_over(self) -> bool:
-        return self._pidfd < 0
 
 
 def actor_of(rank: int, *, folder: Path, environment: Mapping[str, str]) -> StartProcess:

@@ -1,19 +1,37 @@
-"""Starts DeepSpeed among ranks that have met already, with nothing compiled and nothing whole twice."""
+"""DeepSpeed, imported and started among ranks that have met already, with nothing compiled and nothing whole
+twice.
+"""
 
 import logging
 import os
+import sys
 from typing import Any
 
 import torch
 from pydantic import ValidationError
 
 from grpo_runtime.errors import UserError
-from grpo_runtime.model.layers import decoder_layers
+from grpo_runtime.model.language_model import decoder_layers
 from grpo_runtime.trainer.distributed import Ranks, peer_errors
 from grpo_runtime.trainer.policy import Policy
 from grpo_runtime.trainer.strategy.placement import place
-from grpo_runtime.trainer.strategy.zero.deepspeed_import import deepspeed
 from grpo_runtime.trainer.strategy.zero.settings import SECTION
+
+# DeepSpeed's autotuner, which nobody uses here, imports MLflow where it is installed, for seconds
+_UNUSED = "mlflow"
+_is_hidden = _UNUSED not in sys.modules
+if _is_hidden:
+    # which `import mlflow` takes for a module that is not there
+    sys.modules[_UNUSED] = None  # type: ignore[assignment]
+try:
+    import deepspeed
+    import deepspeed.runtime.zero.config
+
+    # or the first optimizer imports it, and with it torch's compiler, which takes seconds in every process
+    import deepspeed.runtime.zero.muon.muon_optimizer
+finally:
+    if _is_hidden:
+        del sys.modules[_UNUSED]
 
 
 def join_ranks(config: dict[str, Any], *, device: torch.device) -> None:

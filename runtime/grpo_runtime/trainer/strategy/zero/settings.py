@@ -1,10 +1,20 @@
-"""The configuration that DeepSpeed is given: what the job asks for, and what the strategy itself needs."""
+"""ZeRO as a job chooses it: the strategy of a stage, and the configuration that DeepSpeed is given.
+
+Nothing here imports DeepSpeed, which takes seconds, until a strategy is made.
+"""
 
 import json
+import os
+from dataclasses import dataclass, field
 from typing import Any
+
+import torch
 
 from grpo_api.v1alpha1.spec import DeepSpeedSpec, OptimizerSpec
 from grpo_runtime.errors import UserError
+from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.policy import Policy
+from grpo_runtime.trainer.strategy.interface import Strategy
 
 _CPU = {"device": "cpu"}
 _FIELD = "trainer.deepspeed.config"
@@ -30,6 +40,37 @@ TUNING = frozenset(
 )
 """What a job may tune. All others change what a step computes, need an operator that is compiled in the pod,
 or keep tensors where they are not read."""
+
+
+@dataclass(frozen=True)
+class MakeZero:
+    """Makes the strategy of a stage, 1, 2 or 3: a `MakeStrategy`."""
+
+    stage: int
+    spec: DeepSpeedSpec = field(default_factory=DeepSpeedSpec)
+
+    def __call__(
+        self,
+        policy: Policy,
+        *,
+        optimizer: OptimizerSpec,
+        total_steps: int,
+        ranks: Ranks,
+        device: torch.device | None = None,
+    ) -> Strategy:
+        # it would search for accelerators of ten makers while it is imported
+        os.environ.setdefault("DS_ACCELERATOR", (device or policy.device).type)
+        from grpo_runtime.trainer.strategy.zero.strategy import ZeroStrategy
+
+        return ZeroStrategy(
+            policy,
+            stage=self.stage,
+            spec=self.spec,
+            optimizer=optimizer,
+            total_steps=total_steps,
+            ranks=ranks,
+            device=device,
+        )
 
 
 def deepspeed_config(spec: DeepSpeedSpec, *, stage: int, optimizer: OptimizerSpec) -> dict[str, Any]:

@@ -18,9 +18,8 @@ from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.distributed import Ranks, peer_errors
 from grpo_runtime.trainer.optimizer import MOMENTS, learning_rate, make_adamw, matrix_names
 from grpo_runtime.trainer.policy import Policy, PolicyWeights
-from grpo_runtime.trainer.strategy.interface import TrainingState
-from grpo_runtime.trainer.strategy.placement import place
-from grpo_runtime.trainer.strategy.reference import ReferencePolicy, on_every_rank
+from grpo_runtime.trainer.strategy.interface import Spreading, TrainingState
+from grpo_runtime.trainer.strategy.placement import on_every_rank, place
 from grpo_runtime.trainer.strategy.zero.engine import join_ranks, shard, start_engine
 from grpo_runtime.trainer.strategy.zero.settings import deepspeed_config
 from grpo_runtime.trainer.strategy.zero.tensors import PieceOfEach, PiecesOfAll, ZeroTensors
@@ -28,7 +27,7 @@ from grpo_runtime.weight_sync.source import WeightSource
 
 
 class ZeroStrategy:
-    """See `Strategy`."""
+    """ZeRO of one stage on this rank: a `Strategy`."""
 
     is_sharded = True
 
@@ -50,7 +49,7 @@ class ZeroStrategy:
             )
         self.policy = policy
         self.device = device or policy.device
-        """See `Strategy`."""
+        """Where token ids must be."""
         self._ranks = ranks
         self._stage = stage
         self._spec, self._total_steps = optimizer, total_steps
@@ -89,46 +88,48 @@ class ZeroStrategy:
 
     @property
     def vocab_size(self) -> int:
-        """See `Strategy`."""
+        """Entries of the model's vocabulary."""
         return vocabulary_size(self.policy.model.config)
 
     @contextlib.contextmanager
     def micro_batch(self, *, is_last: bool) -> Iterator[None]:
-        """See `Strategy`. With ZeRO-2 and 3 ranks meet in every part: gradients that wait would be whole."""
+        """Context of forward and backward of one part of a step. With ZeRO-2 and 3 ranks meet in every part:
+        gradients that wait would be whole."""
         self._engine.set_gradient_accumulation_boundary(is_last)
         yield
 
     def score(self, token_ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `Strategy`."""
+        """Logprobs and entropies [B, T-1], with gradients."""
         with peer_errors():
             logprobs, entropies = self._engine(token_ids, mask)
         return logprobs, entropies
 
     @torch.no_grad()
     def score_only(self, token_ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `Strategy`."""
+        """Logprobs and entropies [B, T-1], without gradients."""
         with peer_errors():
             logprobs, entropies = self.policy(token_ids, mask)
         return logprobs, entropies
 
-    def spread_reference(self, policy: Policy) -> ReferencePolicy:
-        """See `Strategy`. ZeRO-1 and 2 leave weights whole on each rank, and so is this."""
+    def spread_reference(self, policy: Policy) -> Spreading:
+        """Spread a policy that is not trained. ZeRO-1 and 2 leave weights whole, and so is this."""
         if self._stage == 3:
             raise UserError(
                 "algorithm.kl needs a reference policy, which ZeRO3 does not spread: set trainer.strategy to "
                 "FSDP2, or train an adapter with model.lora"
             )
         place(policy, device=self.device, ranks=self._ranks)
-        return ReferencePolicy(policy, trained=self._parameters, spreading=on_every_rank(self._ranks))
+        return on_every_rank(self._parameters, ranks=self._ranks)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """See `Strategy`."""
+        """Add the gradient of the sum of all ranks' `loss`."""
         with peer_errors():
             # DeepSpeed averages gradients
             self._engine.backward(loss * self._ranks.world_size)
 
     def optimizer_step(self, *, step: int) -> tuple[float, float]:
-        """See `Strategy`. DeepSpeed clips as torch does, and leaves a step out whose norm is not finite."""
+        """Clip, apply and drop the gradients; returns their norm before, and the learning rate. DeepSpeed
+        clips as torch does, and leaves a step out whose norm is not finite."""
         rate = learning_rate(self._spec, step=step, total_steps=self._total_steps)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
@@ -138,28 +139,28 @@ class ZeroStrategy:
         return norm, rate
 
     def probe_logprobs(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """See `Strategy`."""
+        """Logprobs [B, T-1] at temperature 1, without gradients."""
         with peer_errors():
             return self.policy.logprobs_at_one(token_ids)
 
     def engine_weights(self) -> WeightSource:
-        """See `Strategy`."""
+        """The weights as engines hold them."""
         return self._weights
 
     def weight_shards(self) -> Iterable[torch.Tensor]:
-        """See `Strategy`."""
+        """The master weights of which this rank answers for the digest."""
         yield from {
             id(vector): vector for vector in map(self._tensors.vector, self._parameters.values())
         }.values()
 
     def model_state(self) -> NamedTensors:
-        """See `Strategy`. A tied parameter is there once."""
+        """The model's state dict, each tensor whole. A tied parameter is there once."""
         for name, parameter in self._parameters.items():
             yield name, self._whole_weight(name, parameter, group=self._state_group, dtype=torch.float32)
         yield from self._buffers.items()
 
     def optimizer_state(self) -> NamedTensors:
-        """See `Strategy`."""
+        """The optimizer's state, each tensor whole."""
         for name, parameter in self._parameters.items():
             state, shape = self._state_with(parameter), self._shapes[name]
             yield f"step/{name}", state["step"]
@@ -171,8 +172,8 @@ class ZeroStrategy:
 
     @torch.no_grad()
     def load(self, state: TrainingState | None) -> None:
-        """See `Strategy`. Rank 0 gives all ranks one tensor after the other, and each takes its part. The
-        optimizer has its memory afterwards, so that a colocated engine does not take it."""
+        """Take over a state on every rank. Rank 0 gives all ranks one tensor after the other, and each takes
+        its part. The optimizer has its memory afterwards, so that a colocated engine does not take it."""
         for parameter in self._parameters.values():
             self._state_with(parameter)
         has_state = self._ranks.broadcast(torch.tensor(state is not None, dtype=torch.uint8))

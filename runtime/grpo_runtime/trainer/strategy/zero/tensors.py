@@ -28,7 +28,7 @@ class ZeroTensors(Protocol):
         ...
 
     def take(self, parameter: nn.Parameter, vector: torch.Tensor, *, whole: torch.Tensor) -> None:
-        """Copy this rank's part of the flat `whole` to its place in `vector`."""
+        """Copy this rank's part of the flat `whole` to its offset in `vector`."""
         ...
 
     def whole_weight(
@@ -52,14 +52,14 @@ class PiecesOfAll:
         self._device = device
 
     def vector(self, parameter: nn.Parameter) -> torch.Tensor:
-        """See `ZeroTensors`."""
+        """This rank's master weights of all parameters that are in one vector with `parameter`."""
         vector: torch.Tensor = self._vectors[self._groups[parameter]]
         return vector
 
     def whole(
         self, parameter: nn.Parameter, vector: torch.Tensor, *, numel: int, group: dist.ProcessGroup
     ) -> torch.Tensor:
-        """See `ZeroTensors`."""
+        """All elements of `parameter`, flat, of which each rank has some in its `vector`."""
         whole = torch.zeros(numel, dtype=vector.dtype, device=self._device)
         own, start = self._piece(parameter, vector)
         whole[start : start + own.numel()].copy_(own)
@@ -69,18 +69,18 @@ class PiecesOfAll:
         return whole
 
     def take(self, parameter: nn.Parameter, vector: torch.Tensor, *, whole: torch.Tensor) -> None:
-        """See `ZeroTensors`."""
+        """Copy this rank's part of `whole` to its offset in `vector`."""
         own, start = self._piece(parameter, vector)
         own.copy_(whole[start : start + own.numel()])
 
     def whole_weight(
         self, parameter: nn.Parameter, *, numel: int, group: dist.ProcessGroup, dtype: torch.dtype
     ) -> torch.Tensor:
-        """See `ZeroTensors`."""
+        """All elements of the weights, flat, as `dtype`."""
         return parameter.detach().to(dtype).view(-1)
 
     def take_weight(self, parameter: nn.Parameter, *, whole: torch.Tensor) -> None:
-        """See `ZeroTensors`."""
+        """Copy this rank's part of `whole` into the weights that the passes read."""
         parameter.copy_(whole.view(parameter.shape))
 
     def _piece(self, parameter: nn.Parameter, vector: torch.Tensor) -> tuple[torch.Tensor, int]:
@@ -102,7 +102,7 @@ class PieceOfEach:
         self._rank = dist.get_rank()
 
     def vector(self, parameter: nn.Parameter) -> torch.Tensor:
-        """See `ZeroTensors`."""
+        """This rank's master weights of all parameters that are in one vector with `parameter`."""
         index, _, _ = self._place(parameter)
         vector: torch.Tensor = self._optimizer.fp32_partitioned_groups_flat[index]
         return vector
@@ -110,21 +110,21 @@ class PieceOfEach:
     def whole(
         self, parameter: nn.Parameter, vector: torch.Tensor, *, numel: int, group: dist.ProcessGroup
     ) -> torch.Tensor:
-        """See `ZeroTensors`."""
+        """All elements of `parameter`, flat, of which each rank has some in its `vector`."""
         return self._gather(self._own(parameter, vector), numel=numel, group=group)
 
     def take(self, parameter: nn.Parameter, vector: torch.Tensor, *, whole: torch.Tensor) -> None:
-        """See `ZeroTensors`."""
+        """Copy this rank's part of `whole` to its offset in `vector`."""
         self._fill(self._own(parameter, vector), whole)
 
     def whole_weight(
         self, parameter: nn.Parameter, *, numel: int, group: dist.ProcessGroup, dtype: torch.dtype
     ) -> torch.Tensor:
-        """See `ZeroTensors`. A part is brought into `dtype` before it travels."""
+        """All elements of the weights, flat, as `dtype`. A part is brought into `dtype` before it travels."""
         return self._gather(self._weight(parameter).to(dtype), numel=numel, group=group)
 
     def take_weight(self, parameter: nn.Parameter, *, whole: torch.Tensor) -> None:
-        """See `ZeroTensors`."""
+        """Copy this rank's part of `whole` into the weights that the passes read."""
         self._fill(self._weight(parameter), whole)
 
     def _weight(self, parameter: nn.Parameter) -> torch.Tensor:

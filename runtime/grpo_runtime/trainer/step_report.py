@@ -1,0 +1,79 @@
+"""What a step reports: its metrics, and its completions as people read them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from grpo_api.contract.learning_signal import Lack
+from grpo_runtime.algorithm.advantages import Advantages, reward_metrics
+from grpo_runtime.model.completion_decoder import CompletionDecoder
+from grpo_runtime.report.metrics import completion_metrics, sync_metrics
+from grpo_runtime.report.samples import Sample
+from grpo_runtime.rollouts.group import Group, completions_of, rewards_of
+from grpo_runtime.rollouts.journal.journal import REPLAYED
+from grpo_runtime.rollouts.scoring import Scorer
+from grpo_runtime.rollouts.stream import StepGroups
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What the update computed of the groups of a step."""
+
+    advantages: Advantages
+    metrics: Mapping[str, float]
+
+    @property
+    def lack(self) -> Lack | None:
+        """What the step lacked that taught nothing; None where it had something to learn. A gradient that is
+        not finite is no gradient of 0: `skipped_updates` reports it."""
+        if self.advantages.rewards.isnan().all():
+            return Lack.REWARD
+        if not self.advantages.advantages.any():
+            return Lack.DIFFERENCE
+        return Lack.GRADIENT if self.metrics.get("grad_norm") == 0 else None
+
+
+def step_metrics(
+    groups: StepGroups, learned: Learned, *, scorer: Scorer, measured: Mapping[str, float]
+) -> dict[str, float]:
+    """The metrics of a step by TRL's names; `measured` are its seconds, and what an evaluation found."""
+    rewards, completions = rewards_of(groups.trained), completions_of(groups.trained)
+    values = {
+        **scorer.metrics(groups.sampled),
+        **learned.metrics,
+        **reward_metrics(rewards, names=scorer.names, advantages=learned.advantages),
+        **groups.metrics,
+        **measured,
+    }
+    # a user's own metric may be NaN, which no report can hold
+    values = {name: value for name, value in values.items() if math.isfinite(value)}
+    values |= completion_metrics(completions)
+    values |= sync_metrics(groups.sync) if groups.sync else {}
+    if not values.get(REPLAYED):
+        # where samples were replayed it would say how fast a disk is
+        num_tokens = sum(rollout.num_sampled for rollout in completions_of(groups.sampled))
+        values["tokens_per_second"] = num_tokens / values["step_time"]
+    return values
+
+
+def samples_of(
+    groups: Sequence[Group], *, names: Sequence[str], advantages: Advantages, decoder: CompletionDecoder
+) -> list[Sample]:
+    """The B completions of a step, group by group, with the rewards of the functions `names`."""
+    rewards, values = iter(advantages.rewards.tolist()), iter(advantages.advantages.tolist())
+    return [
+        Sample(
+            group=place,
+            prompt=str(decoder.tokenizer.decode(list(rollout.prompt_ids))),
+            completion=decoder.text(rollout.completion_ids),
+            rewards=dict(zip(names, scores, strict=True)),
+            reward=None if math.isnan(reward := next(rewards)) else reward,
+            advantage=next(values),
+            num_tokens=len(rollout.completion_ids),
+            is_terminated=rollout.is_terminated,
+            policy_versions=" ".join(str(span.version) for span in rollout.versions),
+            engine=rollout.engine,
+        )
+        for place, group in enumerate(groups)
+        for rollout, scores in zip(group.completions, group.rewards, strict=True)
+    ]

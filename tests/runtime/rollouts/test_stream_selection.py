@@ -1,0 +1,115 @@
+"""Which groups a step is trained on, with and without dynamic sampling."""
+
+import math
+
+import pytest
+import torch
+
+from grpo_runtime.algorithm.advantages import differing_groups
+from grpo_runtime.algorithm.types import AdvantageOptions
+from grpo_runtime.data.prompt import Prompt
+from grpo_runtime.rewards.chunk import Column
+from grpo_runtime.rollouts.group import Group
+from grpo_runtime.rollouts.interface import GenerateRequest
+from grpo_runtime.rollouts.stream import Selection
+
+OPTIONS = AdvantageOptions(group_size=2, weights=(1.0, -1.0))
+
+
+PROMPT = Prompt(index=0, content="a=", columns={})
+REQUESTS = [GenerateRequest((1,), seed=seed) for seed in (0, 1)]
+
+
+def groups(*values: float | None, first: int = 0) -> list[Group]:
+    """Groups of two with these rewards, numbered from `first`."""
+    return [
+        Group(
+            step=0,
+            number=first + place // 2,
+            prompt=PROMPT,
+            requests=REQUESTS,
+            columns=(Column(values=values[place : place + 2]), Column(values=[0.0, 0.0])),
+        )
+        for place in range(0, len(values), 2)
+    ]
+
+
+def numbers(found: list[Group]) -> list[int]:
+    return [group.number for group in found]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "sum_differs", "one_differs"),
+    [
+        ([[1.0, 0.0], [0.0, 0.0]], True, True),
+        ([[0.1, 0.0], [0.1, 0.0]], False, False),
+        ([[1.0, 1.0], [0.0, 0.0]], False, True),
+        ([[1.0, 0.0], [math.nan, math.nan]], False, False),
+        ([[math.nan, math.nan], [math.nan, math.nan]], False, False),
+        ([[1.0, math.nan], [0.5, math.nan]], True, True),
+        ([[3e38, -3e38], [3e38, -2e38]], True, True),
+    ],
+)
+def test_a_group_teaches_something_where_what_its_advantages_are_made_of_differs(
+    rewards: list[list[float]], sum_differs: bool, one_differs: bool
+) -> None:
+    found = torch.tensor([*rewards, [1.0, 0.0], [1.0, 0.0]])
+    gdpo = AdvantageOptions(group_size=2, weights=OPTIONS.weights, aggregation="normalize_then_sum")
+    assert differing_groups(found, options=OPTIONS).tolist() == [sum_differs, False]
+    assert differing_groups(found, options=gdpo).tolist() == [one_differs, False]
+
+
+def test_a_reward_of_weight_0_keeps_no_group() -> None:
+    found = torch.tensor([[1.0, 0.0], [1.0, 9.0]])
+    options = AdvantageOptions(group_size=2, weights=(1.0, 0.0), aggregation="normalize_then_sum")
+    assert differing_groups(found, options=options).tolist() == [False]
+
+
+def test_groups_of_equal_rewards_are_replaced_round_by_round_until_the_step_has_enough() -> None:
+    selection = Selection(num_groups=3, max_rounds=4, options=OPTIONS)
+    assert selection.num_missing == 3
+    selection.take(groups(1, 1, 0, 1, None, 0))
+    assert (selection.num_missing, len(selection.sampled)) == (2, 3)
+    selection.take(groups(0, 0, 2, 0, first=3))
+    assert (selection.num_missing, len(selection.sampled)) == (1, 5)
+    selection.take(groups(0, 3, first=5))
+    assert selection.num_missing == 0
+    assert (numbers(selection.selected()), numbers(selection.sampled)) == ([1, 4, 5], [0, 1, 2, 3, 4, 5])
+    assert selection.metrics() == {
+        "dynamic_sampling/rounds": 3.0,
+        "dynamic_sampling/generated_groups": 6.0,
+        "dynamic_sampling/dropped_groups": 3.0,
+        "dynamic_sampling/generated_reward": pytest.approx(8 / 12),
+    }
+
+
+def test_after_the_last_round_a_step_is_trained_on_the_groups_that_it_has() -> None:
+    selection = Selection(num_groups=2, max_rounds=2, options=OPTIONS)
+    for first in (0, 2):
+        selection.take(groups(1, 1, 0, first + 1, first=first))
+        if first == 0:
+            assert selection.num_missing == 1
+    # the second round was asked for one group only in a run; that it brings more changes nothing here
+    assert selection.num_missing == 0
+    assert numbers(selection.selected()) == [1, 3]
+
+
+def test_a_step_without_any_group_that_differs_is_its_first_round() -> None:
+    selection = Selection(num_groups=1, max_rounds=2, options=OPTIONS)
+    for first in (0, 1):
+        selection.take(groups(1, 1, first=first))
+    assert numbers(selection.selected()) == [0]
+    assert selection.metrics()["dynamic_sampling/dropped_groups"] == 2.0
+
+
+def test_without_dynamic_sampling_a_step_is_its_only_round() -> None:
+    selection = Selection(num_groups=2, max_rounds=None, options=OPTIONS)
+    selection.take(groups(1, 1, 0, 0))
+    assert selection.num_missing == 0
+    assert numbers(selection.selected()) == [0, 1] and selection.metrics() == {}
+
+
+def test_a_reward_of_negative_weight_keeps_a_group_as_one_of_positive_weight_does() -> None:
+    found = torch.tensor([[1.0, 0.0], [1.0, 9.0]])
+    options = AdvantageOptions(group_size=2, weights=(1.0, -0.5), aggregation="normalize_then_sum")
+    assert differing_groups(found, options=options).tolist() == [True]
