@@ -70,7 +70,7 @@ class HubDestination:
         """The library's errors as those of a destination."""
         try:
             yield
-        # without their causes: those quote addresses that are signed for whoever has them
+        # without their causes: those quote signed addresses, which work for every reader
         except HFValidationError as error:
             raise UserError(f"{self.what} is no name of a repository: {first_line(error)}") from None
         except HfHubHTTPError as error:

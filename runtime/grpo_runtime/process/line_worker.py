@@ -12,10 +12,11 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO, TypeVar
 
 from grpo_runtime.errors import UserError
+from grpo_runtime.process.lifetime import die_with
 
 T = TypeVar("T")
 
@@ -144,7 +145,39 @@ class LineWorker:
         return reply
 
 
-async def private_pipes() -> tuple[asyncio.StreamReader, TextIO]:
+def serve(
+    arguments: Sequence[str],
+    *,
+    load: Callable[[Any], T],
+    reply: Callable[[T, dict[str, Any], asyncio.Runner], dict[str, Any]],
+) -> int:
+    """The program of a worker, whose `arguments` are CONFIG and PARENT: give what `load` makes of CONFIG to
+    `reply` with each request, until the requests end or the parent does; returns the exit code. A UserError
+    of `load` is reported to the parent."""
+    written_config, parent_pid = arguments
+    die_with(int(parent_pid))
+    config = json.loads(written_config)
+    # the loop comes before the user's module, which may begin a task as it is imported
+    with asyncio.Runner() as runner:
+        requests, replies = runner.run(_private_pipes())
+        try:
+            loaded = load(config)
+        except UserError as error:
+            _send(replies, {"user_error": str(error)})
+            return 1
+        _send(replies, {"ready": True})
+        while line := runner.run(requests.readline()):
+            _send(replies, reply(loaded, json.loads(line), runner))
+    return 0
+
+
+def failure_reply(error: BaseException, *, trace: str) -> dict[str, Any]:
+    """The reply when the user's code has raised."""
+    sentence = f"{type(error).__name__}: {error}"[:MAX_REASON_CHARACTERS]
+    return {"error": sentence, "traceback": trace[-MAX_REASON_CHARACTERS:]}
+
+
+async def _private_pipes() -> tuple[asyncio.StreamReader, TextIO]:
     """Move the protocol's pipes away from file descriptors 0 and 1, which any library may use. The running
     event loop reads the requests."""
     # a request may be as long as it is
@@ -160,24 +193,7 @@ async def private_pipes() -> tuple[asyncio.StreamReader, TextIO]:
     return requests, replies
 
 
-def announce(replies: TextIO, load: Callable[[], T]) -> T | None:
-    """What `load` returns, once that has been reported to the parent; or None, once the reason has been."""
-    try:
-        found = load()
-    except UserError as error:
-        send(replies, {"user_error": str(error)})
-        return None
-    send(replies, {"ready": True})
-    return found
-
-
-def send(replies: TextIO, message: dict[str, Any]) -> None:
+def _send(replies: TextIO, message: dict[str, Any]) -> None:
     """Write one line."""
     replies.write(json.dumps(message) + "\n")
     replies.flush()
-
-
-def failure_reply(error: BaseException, *, trace: str) -> dict[str, Any]:
-    """The reply when the user's code has raised."""
-    sentence = f"{type(error).__name__}: {error}"[:MAX_REASON_CHARACTERS]
-    return {"error": sentence, "traceback": trace[-MAX_REASON_CHARACTERS:]}

@@ -19,15 +19,12 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from grpo_runtime.process.lifetime import die_with
 from grpo_runtime.process.line_worker import (
     START_TIMEOUT_SECONDS,
     LineWorker,
     WorkerFailedError,
-    announce,
     failure_reply,
-    private_pipes,
-    send,
+    serve,
 )
 from grpo_runtime.rewards.chunk import Column, column_of_reply, failed_column
 from grpo_runtime.rewards.functions import MisfitError, NoNumberError, call_function, clean_reward
@@ -105,18 +102,7 @@ def worker_config(function: RewardFunction) -> str:
 
 def main(arguments: list[str]) -> int:
     """The program of a worker: serve until the requests end; returns the exit code."""
-    written_config, parent_pid = arguments
-    die_with(int(parent_pid))
-    config = json.loads(written_config)
-    # the loop comes before the user's module, which may begin a task as it is imported
-    with asyncio.Runner() as runner:
-        requests, replies = runner.run(private_pipes())
-        function = announce(replies, lambda: _function(config))
-        if function is None:
-            return 1
-        while line := runner.run(requests.readline()):
-            send(replies, _reply(function, json.loads(line), runner=runner))
-    return 0
+    return serve(arguments, load=_function, reply=_reply)
 
 
 def _function(config: dict[str, Any]) -> Callable[..., Any]:
@@ -125,9 +111,7 @@ def _function(config: dict[str, Any]) -> Callable[..., Any]:
     return kind.load(TypeAdapter(kind.source).validate_python(config["source"]))
 
 
-def _reply(
-    function: Callable[..., Any], request: dict[str, Any], *, runner: asyncio.Runner
-) -> dict[str, Any]:
+def _reply(function: Callable[..., Any], request: dict[str, Any], runner: asyncio.Runner) -> dict[str, Any]:
     """The reply to one request. An exception of the user's code becomes a reply too, and so does the
     cancellation of what it awaits."""
     try:

@@ -1,12 +1,12 @@
 """One group of the trainer and all workers of its engines, in which rank 0 gives each buffer to all others.
 
 A group breaks as a whole when one member dies, hangs or refuses. So it has a deadline far below that of the
-sync; whoever broke it is left out, and the others form another group, under a key of its own, and get the
-same weights again (`group_sender`).
+sync; the member that broke it is left out, and the others form another group, under a key of its own, and get
+the same weights again (`group_sender`).
 
 The members meet at a TCPStore that the trainer hosts. Its address and a random key travel on the
 authenticated control channel, and so does NCCL's id of a group. Only numbers and addresses are written to the
-store. The key keeps groups apart; whoever reaches the port of the store can read it there.
+store. The key keeps groups apart; every client of the store's port can read it there.
 """
 
 import base64
@@ -29,7 +29,7 @@ from grpo_runtime.weight_sync.stream.memory import HOST, Staging
 UNIQUE_ID_BYTES = 128
 """Bytes of NCCL's id of a group."""
 UniqueId = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]{171}=$")]
-"""NCCL's id of a group in base64. Whoever has it can join the group, so a field of it has `repr=False`."""
+"""NCCL's id of a group in base64. It lets its holder join the group, so a field of it has `repr=False`."""
 
 
 @dataclass(frozen=True)

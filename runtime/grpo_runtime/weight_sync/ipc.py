@@ -63,7 +63,7 @@ class Handles(Protocol):
         ...
 
     def release(self, handle: Handle) -> None:
-        """Whoever had the handle does not use it any more, or is gone."""
+        """The process that opened the handle has closed it, or has ended."""
         ...
 
     def open(self, handle: Handle) -> torch.Tensor:
@@ -259,7 +259,7 @@ class CudaHandles:
         ).model_dump()
 
     def release(self, handle: Handle) -> None:
-        """Whoever had the handle does not use it any more, or is gone."""
+        """The process that opened the handle has closed it, or has ended."""
         storage: Any = torch.UntypedStorage
         found = CudaHandle.model_validate(handle)
         storage._release_ipc_counter_cuda(bytes.fromhex(found.counter), found.counter_offset)

@@ -36,7 +36,7 @@ class WeightSource(Protocol):
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Every tensor of the layout, in its order, each whole. May be read again and again.
 
-        A tensor may have another dtype than the layout says: whoever copies it casts it, in the same pass.
+        A tensor may have another dtype than the layout says: the copy casts it, in the same pass.
         """
         ...
 

@@ -110,7 +110,7 @@ class RowDigest:
     Poly1305 under a key that is used once, as UMAC does it (Black, Halevi, Krawczyk, Krovetz, Rogaway: "UMAC:
     Fast and secure message authentication", CRYPTO '99).
 
-    Whoever does not know the key forges a stream of n rows with a probability of at most
+    An attacker without the key forges a stream of n rows with a probability of at most
 
         2^-128 + 8 (4 n + ceil(h / 16)) / 2^106        h bytes of header, RFC 8439
 

@@ -174,7 +174,7 @@ async def by_a_task_that_lives_on(completions, **_):
 
 
 async def leaves_a_server(completions, **_):
-    """Gives its port as the reward; it answers whoever connects."""
+    """Gives its port as the reward; it answers every client."""
 
     async def answer(_, writer):
         writer.write(b"here")

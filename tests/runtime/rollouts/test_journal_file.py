@@ -348,7 +348,7 @@ def test_wait_says_that_the_volume_is_full(tmp_path: Path) -> None:
     writer.put(file_of(tmp_path, step=4, attempt=1), begun(1))
     with pytest.raises(VolumeFullError, match="is full"):
         writer.wait()
-    # whoever continues finishing samples is not stopped in the middle of them
+    # a caller that continues to finish samples is not stopped in the middle of them
     writer.put(file_of(tmp_path, step=4, attempt=1), generated(0))
     with pytest.raises(VolumeFullError, match="is full"):
         writer.wait()

@@ -91,7 +91,7 @@ async def test_every_group_has_an_id_of_its_own_which_comes_over_the_control_cha
 
 
 def test_the_store_has_nothing_but_who_is_there_and_whether_the_trainer_has_left() -> None:
-    """Whoever reaches its port reads it, and may write to it."""
+    """Every client of its port can read it, and write to it."""
     store = host_store(ADDRESS, timeout_seconds=10.0)
     trainer, engine = pair(store)
     assert sorted(store.list_keys()) == ["key/members/0", "key/members/1"]  # type: ignore[attr-defined]

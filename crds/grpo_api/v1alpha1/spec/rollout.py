@@ -20,7 +20,7 @@ from grpo_api.v1alpha1.spec.resources import ResourcesSpec
     field=".nodesPerReplica",
 )
 def channels_are_guarded(nodes_per_replica: int, pod_template: PodTemplateSpec | None) -> bool:
-    """Whoever reaches those channels runs code in the pods."""
+    """A client that reaches those channels can run code in the pods."""
     return nodes_per_replica == 1 or pod_template is None or not pod_template.has_host_network
 
 

@@ -14,7 +14,7 @@ from grpo_operator.plan.draft import Draft, Policy
 def require_network_policy(*, is_made: bool) -> Policy:
     """The policy for an operator that gives each job a NetworkPolicy, or none.
 
-    The channels of vLLM between the pods of an engine, and those of Ray, carry pickles: whoever reaches them
+    The channels of vLLM between the pods of an engine, and those of Ray, carry pickles: a client of theirs
     runs code there. vLLM's ask for no token, and Ray's token travels in the clear. A job that has started
     has the NetworkPolicy that it got then.
     """

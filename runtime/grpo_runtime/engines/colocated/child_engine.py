@@ -202,7 +202,7 @@ class ChildEngine:
             if not self._is_started:
                 # nothing was expected of it until now
                 self._is_started, self._signs = True, first_signs(time.monotonic())
-        # whoever waited may have given up
+        # the caller may have stopped waiting
         if reply is None or not reply.set_running_or_notify_cancel():
             return
         if is_done:

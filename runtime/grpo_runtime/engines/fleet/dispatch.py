@@ -200,11 +200,13 @@ class Dispatch:
         for (work, index), key in self._running.values():
             load[key] += work.bundles[index].num_samples
         workers = self._source.workers()
-        self._waiting = deque(piece for piece in self._waiting if not piece[0].ended.done())
         while self._waiting and workers:
+            work, index = self._waiting[0]
+            if work.ended.done():
+                self._waiting.popleft()
+                continue
             # the least loaded one; by key among equals, so that every run is the same
             worker = min(workers.values(), key=lambda candidate: (load[candidate.key], candidate.key))
-            work, index = self._waiting[0]
             bundle = work.bundles[index]
             if load[worker.key] + bundle.num_samples > self._limits.max_in_flight:
                 break

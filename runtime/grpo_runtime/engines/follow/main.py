@@ -75,7 +75,7 @@ def follow(options: FollowOptions) -> int:
         SERVED.version = str(manifest.version)
         failure = _run_vllm(options, versions, name=name, stopping=stopping)
         if failure is not None:
-            # whoever serves on must not look as if it followed
+            # a server that no longer follows must not look as if it did
             return _say(failure)
     except KnownError as error:
         if not stopping.is_requested:

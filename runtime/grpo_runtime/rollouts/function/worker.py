@@ -7,15 +7,13 @@ It is started as `python -m grpo_runtime.rollouts.function.worker CONFIG PARENT`
 import asyncio
 import functools
 import inspect
-import json
 import sys
 import traceback
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from grpo_runtime.errors import UserError
-from grpo_runtime.process.lifetime import die_with
-from grpo_runtime.process.line_worker import announce, failure_reply, private_pipes, send
+from grpo_runtime.process.line_worker import failure_reply, serve
 from grpo_runtime.process.user_code import accepted, load_either
 from grpo_runtime.rollouts.function.conversation import Conversation, Turn
 
@@ -26,19 +24,11 @@ FIELD = "sampling.rolloutFunction"
 
 def main(arguments: list[str]) -> int:
     """Serve until the requests end; returns the exit code."""
-    written_config, parent_pid = arguments
-    die_with(int(parent_pid))
-    config = json.loads(written_config)
-    # the loop comes before the user's module, which may begin a task as it is imported
-    with asyncio.Runner() as runner:
-        requests, replies = runner.run(private_pipes())
-        function = announce(replies, lambda: find_function(config))
-        if function is None:
-            return 1
-        rounds = Rounds(function)
-        while line := runner.run(requests.readline()):
-            send(replies, {"asks": runner.run(rounds.answer(json.loads(line)))})
-    return 0
+    return serve(arguments, load=lambda config: Rounds(find_function(config)), reply=_reply)
+
+
+def _reply(rounds: "Rounds", request: dict[str, Any], runner: asyncio.Runner) -> dict[str, Any]:
+    return {"asks": runner.run(rounds.answer(request))}
 
 
 def find_function(config: dict[str, Any]) -> UserFunction:

@@ -120,7 +120,7 @@ class StoredStream:
     """The version `name`, whose stream has this tag, as the sender said that `init` has named.
 
     It travels as text on the authenticated control channel, in the field where other backends name a
-    connection. The tag is not taken from the store: whoever writes there cannot make other bytes pass.
+    connection. The tag is not taken from the store: a writer to the store cannot make other bytes pass.
     """
 
     sender: str

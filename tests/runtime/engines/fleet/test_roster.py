@@ -13,8 +13,8 @@ from grpo_runtime.engines.fleet.roster import Roster, resolve
 
 @pytest.mark.parametrize("num_turns", range(4))
 async def test_a_wait_that_is_cancelled_as_the_change_comes_is_cancelled(num_turns: int) -> None:
-    """Whoever ends a loop around `changed` waits for its end: it may not continue, however close the two
-    are."""
+    """The caller that cancels a loop around `changed` waits for its end: it may not continue, however close
+    the two are."""
     async with open_session() as session:
         roster = Roster(fleet_settings_of(), session)
         wait = asyncio.ensure_future(roster.changed(timeout_seconds=30))
