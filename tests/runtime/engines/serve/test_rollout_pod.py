@@ -248,14 +248,12 @@ def _processes_of(engine: Any) -> list[int]:
 
 
 def _core_pid(engine: Any) -> int:
-    """The engine core's process."""
-    for pid in _processes_of(engine):
-        if (
-            "EngineCore" in Path(f"/proc/{pid}/comm").read_text()
-            or b"EngineCore" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        ):
-            return pid
-    raise AssertionError("no process is called EngineCore")
+    """The engine core's process: the one child of the server. It is not found by its title, which vLLM cannot
+    set in every environment (setproctitle then does nothing)."""
+    [core] = [pid for pid in _processes_of(engine) if pid != engine.process.pid]
+    parent = Path(f"/proc/{core}/stat").read_text().rpartition(")")[2].split()[1]
+    assert int(parent) == engine.process.pid
+    return core
 
 
 def _listening_socket(port: int) -> str:
