@@ -82,6 +82,9 @@ bench-executors: setup ## Measure a colocated engine in its rank, beside it and 
 	@$(BIN)/python bench/executors.py $(if $(ROUNDS),--rounds '$(ROUNDS)') $(if $(STEPS),--steps '$(STEPS)')
 bench-learning: setup ## Train small jobs and hold them to the rewards they must reach (CASES=reverse,add, JSON=)
 	@$(BIN)/python bench/learning.py $(if $(CASES),--cases '$(CASES)') $(if $(JSON),--json '$(JSON)')
+bench-async: setup ## Measure asynchronous training beside synchronous (PAIRS=2, CASES=a,b,c, STEPS=, JSON=)
+	@$(BIN)/python bench/asynchronous.py $(if $(PAIRS),--pairs '$(PAIRS)') $(if $(CASES),--cases '$(CASES)') \
+	  $(if $(STEPS),--steps '$(STEPS)') $(if $(JSON),--json '$(JSON)')
 bench-gpu: $(if $(HAS_PYTHON),gpu-site,setup) ## Measure packing, tag, IPC and training steps on an NVIDIA GPU, and NCCL where there are two (PYTHON=, JSON=)
 	@export PYTHONPATH=crds:runtime:bench$(if $(HAS_PYTHON),:.gpu-site); python=$(if $(HAS_PYTHON),$(PYTHON),$(BIN)/python); \
 	  for script in sync learner; do $$python bench/gpu/$$script.py $(if $(JSON),--json '$(JSON)') || exit 1; done; \
@@ -120,4 +123,4 @@ built-images: uv debian-packages
 $(BIN)/.ready: tests/environment.sh tests/requirements.txt crds/requirements-build.txt crds/pyproject.toml operator/pyproject.toml runtime/pyproject.toml runtime/name_vllm_cpu.py | uv
 	@tests/environment.sh && touch $@
 
-.PHONY: demo setup format generate check requirements test test-fast test-matrix test-nullgpu test-gpu gpu-wheels gpu-site bench bench-sync bench-trl bench-logprobs bench-checkpoint bench-lora bench-sparse bench-executors bench-learning bench-gpu bench-scale cluster-up cluster-status cluster-down images help uv debian-packages browser compiler cluster-programs built-images
+.PHONY: demo setup format generate check requirements test test-fast test-matrix test-nullgpu test-gpu gpu-wheels gpu-site bench bench-sync bench-trl bench-logprobs bench-checkpoint bench-lora bench-sparse bench-executors bench-learning bench-async bench-gpu bench-scale cluster-up cluster-status cluster-down images help uv debian-packages browser compiler cluster-programs built-images

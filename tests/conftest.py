@@ -31,6 +31,7 @@ SLOW = ("engine", "apiserver", "gpu", "processes")
 RUNTIME_TESTS = Path(__file__).parent / "runtime"
 LONGEST = [
     "trainer/test_journal_kills",
+    "trainer/test_async_kills",
     "weight_sync/test_losses",
     "trainer/test_colocated_journal_kills",
     "weight_sync/test_backend_contract",

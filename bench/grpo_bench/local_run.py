@@ -19,14 +19,17 @@ _LOG_CHARACTERS = 4000
 
 
 @contextmanager
-def trained(job: dict[str, Any], *, what: str) -> Iterator[tuple[list[MetricsRecord], Path]]:
-    """The records of every step of a run, and the folder of its output, which is removed afterwards. Raises
-    BenchError naming `what` when the job fails."""
+def trained(
+    job: dict[str, Any], *, what: str, program: str = "grpo_runtime.cli"
+) -> Iterator[tuple[list[MetricsRecord], Path]]:
+    """The records of every step of a run, and the folder of its output, which is removed afterwards.
+    `program` is a module that takes the arguments of `grpo-runtime`. Raises BenchError naming `what` when the
+    job fails."""
     with TemporaryDirectory(prefix="grpo-bench-") as place:
         folder = Path(place)
         (folder / "job.yaml").write_text(yaml.safe_dump(job))
         ended = subprocess.run(
-            [sys.executable, "-m", "grpo_runtime.cli", "run", "job.yaml", "--output", "run"],
+            [sys.executable, "-m", program, "run", "job.yaml", "--output", "run"],
             cwd=folder,
             # for functions of bench/ that score
             env=os.environ | {"PYTHONPATH": str(_BENCH)},

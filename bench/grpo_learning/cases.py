@@ -1,6 +1,6 @@
 """The jobs that must learn, and those that must not. This is the only list of them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grpo_learning.gates import WINDOW, Gate
@@ -30,6 +30,13 @@ class Case:
     algorithm: dict[str, Any] = field(default_factory=dict)
     sampling: dict[str, Any] = field(default_factory=dict)
     window: int = WINDOW
+    max_staleness: int = 0
+    """Of asynchronous training; 0 is synchronous. The trainer is slower here than the engine, so that groups
+    wait to be trained and become as old as they may."""
+    is_corrected: bool = True
+    """Whether the age of tokens is corrected for."""
+    beside: str | None = None
+    """The case that it is compared with."""
 
     def job(self, seed: int) -> dict[str, Any]:
         """The GRPOJob of one run."""
@@ -56,8 +63,13 @@ class Case:
                 "engine": {"maxModelLen": self.max_model_len, "kvCacheMemory": "64Mi"},
                 "checkpoint": {"everySteps": self.steps},
                 "report": {"samplesEverySteps": 0},
+                **(self._asynchronous if self.max_staleness else {}),
             },
         }
+
+    @property
+    def _asynchronous(self) -> dict[str, Any]:
+        return {"rollout": {"replicas": 1}, "async": {"maxStaleness": self.max_staleness}}
 
 
 LEARNING_RATES = {
@@ -72,17 +84,44 @@ LEARNING_RATES = {
 }
 """By `algorithm.lossType`, for the copy task; a test compares the names with those that a job can ask for."""
 
+_REVERSE = Case(
+    name="reverse",
+    gate=Gate(each_at_least=0.97),
+    dataset="builtin://reverse",
+    steps=400,
+    algorithm={"promptsPerStep": 32},
+)
+
+
+def _asynchronous(beside: Case, max_staleness: int, *, is_gated: bool, is_corrected: bool = True) -> Case:
+    """The same job with `async`. Where it `is_gated` it must learn what the synchronous one does."""
+    task = beside.name.partition(":")[0]
+    return replace(
+        beside,
+        name=f"{task}: {'' if is_corrected else 'uncorrected '}async {max_staleness}",
+        gate=Gate(staleness_at_least=max_staleness / 2, within=0.02 if is_gated else None),
+        max_staleness=max_staleness,
+        is_corrected=is_corrected,
+        beside=beside.name if is_gated else None,
+    )
+
+
+_COPY = Case(name="copy: dapo", gate=_LEARNED)
 CASES = (
     *(
         Case(name=f"copy: {loss}", gate=_LEARNED, learning_rate=rate, algorithm={"lossType": loss})
         for loss, rate in LEARNING_RATES.items()
     ),
-    Case(
-        name="reverse",
-        gate=Gate(each_at_least=0.97),
-        dataset="builtin://reverse",
-        steps=400,
-        algorithm={"promptsPerStep": 32},
+    _REVERSE,
+    *(
+        _asynchronous(beside, max_staleness, is_gated=max_staleness <= 4)
+        for beside in (_COPY, _REVERSE)
+        for max_staleness in (1, 4, 8)
+    ),
+    *(
+        _asynchronous(beside, max_staleness, is_gated=False, is_corrected=False)
+        for beside in (_COPY, _REVERSE)
+        for max_staleness in (4, 8)
     ),
     Case(
         name="add",

@@ -14,17 +14,20 @@ class Outcome:
 
     first: float
     last: float
+    staleness: float = 0.0
+    """The mean age of completions when they were trained, in steps."""
 
     @property
     def gain(self) -> float:
         return self.last - self.first
 
 
-def outcome_of(rewards: Sequence[float], *, window: int = WINDOW) -> Outcome:
+def outcome_of(rewards: Sequence[float], *, window: int = WINDOW, staleness: float = 0.0) -> Outcome:
     """The means of the first and the last `window` steps. Raises ValueError where there are fewer."""
     if len(rewards) < 2 * window:
         raise ValueError(f"{len(rewards)} steps are too few for two windows of {window}")
-    return Outcome(statistics.fmean(rewards[:window]), statistics.fmean(rewards[-window:]))
+    first, last = statistics.fmean(rewards[:window]), statistics.fmean(rewards[-window:])
+    return Outcome(first, last, staleness)
 
 
 @dataclass(frozen=True)
@@ -35,16 +38,29 @@ class Gate:
     each_at_least: float | None = None
     each_at_most: float | None = None
     gain_at_least: float | None = None
+    staleness_at_least: float | None = None
+    within: float | None = None
+    """How far below that of the case beside it the mean may be."""
 
-    def misses(self, outcomes: Sequence[Outcome]) -> list[str]:
-        """A sentence for each bound that is missed."""
+    def misses(self, outcomes: Sequence[Outcome], *, beside: Sequence[Outcome] = ()) -> list[str]:
+        """A sentence for each bound that is missed; `beside` are the runs of the case that this one is
+        compared with."""
         lasts = [outcome.last for outcome in outcomes]
         checks = [
             ("the mean", statistics.fmean(lasts), self.mean_at_least, False),
             ("the lowest", min(lasts), self.each_at_least, False),
             ("the highest", max(lasts), self.each_at_most, True),
             ("the lowest gain", min(outcome.gain for outcome in outcomes), self.gain_at_least, False),
+            (
+                "the lowest staleness",
+                min(outcome.staleness for outcome in outcomes),
+                self.staleness_at_least,
+                False,
+            ),
         ]
+        if self.within is not None:
+            other = statistics.fmean(outcome.last for outcome in beside)
+            checks.append(("the mean", statistics.fmean(lasts), round(other - self.within, 3), False))
         return [
             f"{what} is {value:.3f}, which is {'above' if is_upper else 'below'} {bound:g}"
             for what, value, bound, is_upper in checks
@@ -57,5 +73,7 @@ class Gate:
             "each >=": self.each_at_least,
             "each <=": self.each_at_most,
             "gain >=": self.gain_at_least,
+            "staleness >=": self.staleness_at_least,
+            "within": self.within,
         }
         return ", ".join(f"{what} {bound:g}" for what, bound in named.items() if bound is not None)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 
 from grpo_bench.machine import circumstances
 from grpo_learning.cases import Case
@@ -12,21 +12,21 @@ from grpo_learning.gates import Outcome
 def header() -> str:
     """The first lines of the table."""
     return (
-        "| case | steps | learning rate | gate | first steps | last steps | seconds | |\n"
-        "|---|---:|---:|---|---|---|---:|---|"
+        "| case | steps | learning rate | gate | first steps | last steps | staleness | seconds | |\n"
+        "|---|---:|---:|---|---|---|---|---:|---|"
     )
 
 
 def row(case: Case, outcomes: Sequence[Outcome], *, seconds: float, misses: Sequence[str]) -> str:
     """One case, with a number for each seed."""
-    first, last = (
+    first, last, staleness = (
         ", ".join(f"{value:.3f}" for value in values)
-        for values in zip(*((outcome.first, outcome.last) for outcome in outcomes), strict=True)
+        for values in zip(*(astuple(outcome) for outcome in outcomes), strict=True)
     )
     verdict = "; ".join(misses) or "reached"
     return (
         f"| {case.name} | {case.steps} | {case.learning_rate:g} | {case.gate} | {first} | {last} | "
-        f"{seconds:.0f} | {verdict} |"
+        f"{staleness if case.max_staleness else ''} | {seconds:.0f} | {verdict} |"
     )
 
 

@@ -1,5 +1,7 @@
 """Trains the job of a case with a real vLLM engine, and reads its rewards."""
 
+from statistics import fmean
+
 from grpo_bench.local_run import trained
 from grpo_learning.cases import TRUTH, Case
 from grpo_learning.gates import Outcome, outcome_of
@@ -7,5 +9,8 @@ from grpo_learning.gates import Outcome, outcome_of
 
 def train(case: Case, *, seed: int) -> Outcome:
     """One run of a case. Raises BenchError when the job fails."""
-    with trained(case.job(seed), what=f"{case.name}, seed {seed}") as (records, _):
-        return outcome_of([record.values[f"rewards/{TRUTH}/mean"] for record in records], window=case.window)
+    program = "grpo_runtime.cli" if case.is_corrected else "grpo_learning.uncorrected"
+    with trained(case.job(seed), what=f"{case.name}, seed {seed}", program=program) as (records, _):
+        rewards = [record.values[f"rewards/{TRUTH}/mean"] for record in records]
+        staleness = [record.values.get("async/staleness/mean", 0.0) for record in records]
+        return outcome_of(rewards, window=case.window, staleness=fmean(staleness))

@@ -1,7 +1,7 @@
 """Asks the API server by name for children that the cache does not show, before they count as gone.
 
 A cache may lag behind, and a child whose label was taken away is in no list and no watch of ours, which looks
-like a deletion. A new attempt, a second pod of a place or a lost revision must not follow from either.
+like a deletion. A new attempt, a second pod in a slot or a lost revision must not follow from either.
 """
 
 import asyncio

@@ -58,7 +58,7 @@ class TrainerSettings:
 
 
 @dataclass(frozen=True)
-class PlaceInEngine:
+class EngineNode:
     """Which of the pods of an engine a pod is. They meet at `master_addr`, the host name of the first."""
 
     index: int
@@ -80,7 +80,7 @@ class RolloutSettings:
     cache_dir: Path
     volumes_dir: Path
     instance: str
-    place: PlaceInEngine | None
+    node: EngineNode | None
     """None where the pod is the whole engine."""
 
 
@@ -130,23 +130,23 @@ def read_rollout_settings(environment: Mapping[str, str]) -> RolloutSettings:
         cache_dir=_path(environment, Env.CACHE_DIR),
         volumes_dir=_path(environment, Env.VOLUMES_DIR),
         instance=_text(environment, Env.INSTANCE),
-        place=_place_in_engine(environment),
+        node=_engine_node(environment),
     )
 
 
-def _place_in_engine(environment: Mapping[str, str]) -> PlaceInEngine | None:
+def _engine_node(environment: Mapping[str, str]) -> EngineNode | None:
     if Env.NODES_PER_REPLICA not in environment:
         return None
-    place = PlaceInEngine(
+    node = EngineNode(
         index=_number(environment, Env.NODE_INDEX, lowest=0),
         num_nodes=_number(environment, Env.NODES_PER_REPLICA, lowest=2),
         master_addr=_text(environment, Env.MASTER_ADDR),
     )
-    if place.index >= place.num_nodes:
+    if node.index >= node.num_nodes:
         raise UserError(
-            f"{Env.NODE_INDEX} ({place.index}) must be below {Env.NODES_PER_REPLICA} ({place.num_nodes})"
+            f"{Env.NODE_INDEX} ({node.index}) must be below {Env.NODES_PER_REPLICA} ({node.num_nodes})"
         )
-    return place
+    return node
 
 
 def _scaled(run_config: RunConfig, environment: Mapping[str, str]) -> RunConfig:

@@ -94,6 +94,14 @@ _OTHERWISE: dict[tuple[Step, ...], KubeObject] = {
     ("spec", "algorithm", "kl", "refSync"): merged(
         GOOD[-1].job, {"spec": {**_NO_ADAPTER, "algorithm": _REF_SYNC}}
     ),
+    # masks compare with the engine, whose tokens are then not cut off
+    **{
+        ("spec", "algorithm", mask): merged(
+            GOOD[-1].job,
+            {"spec": {"algorithm": {mask: {}}, "sampling": {"topP": None, "topK": None, "minP": None}}},
+        )
+        for mask in ("geometricMask", "trustRegionMask")
+    },
     **{
         (*_POD, "spec", "volumes", 0, source): merged(GOOD[-1].job, _with_volume({source: volume}))
         for source, volume in _VOLUMES.items()

@@ -48,6 +48,13 @@ def test_a_penalty_is_written_with_all_its_parts():
     assert "kl" not in written()
 
 
+def test_masks_are_written_with_both_bounds():
+    section = written(geometricMask={"low": 0.98}, trustRegionMask={"high": 0.3})
+    assert section["geometricMask"] == {"low": 0.98, "high": 1.01}
+    assert section["trustRegionMask"] == {"low": 0.2, "high": 0.3}
+    assert not written().keys() & {"geometricMask", "trustRegionMask"}
+
+
 def test_a_bonus_that_follows_a_target_is_written_with_all_its_parts():
     assert written(entropy={"coefficient": 0.01})["entropy"] == {"coefficient": 0.01}
     assert written(entropy={"coefficient": 0.01, "target": 0.5})["entropy"] == {
@@ -117,6 +124,11 @@ def test_every_loss_may_be_asked_for_alone(loss: LossType):
         ({"topEntropyQuantile": 0}, "greater than 0"),
         ({"topEntropyQuantile": 1.1}, "less than or equal to 1"),
         ({"offPolicyThreshold": 0}, "greater than 0"),
+        ({"geometricMask": {"low": 1.1}}, "less than or equal to 1"),
+        ({"geometricMask": {"high": 0.9}}, "greater than or equal to 1"),
+        ({"trustRegionMask": {"low": 0}}, "greater than 0"),
+        ({"trustRegionMask": {}, "ratioLevel": "sequence"}, "set algorithm.ratioLevel to token, or remove"),
+        ({"trustRegionMask": {}, "lossType": "luspo"}, "set algorithm.ratioLevel to token, or remove"),
     ],
 )
 def test_what_does_not_go_together_is_refused(algorithm: dict[str, Any], words: str):
@@ -135,6 +147,8 @@ def test_what_does_not_go_together_is_refused(algorithm: dict[str, Any], words: 
         {"promptsPerStep": 6, "minibatches": 3},
         {"entropy": {"coefficient": 2}},
         {"entropy": {"coefficient": 2, "target": 1, "maxCoefficient": 3}},
+        {"geometricMask": {}, "ratioLevel": "sequence"},
+        {"trustRegionMask": {"high": 0.1}, "lossType": "luspo", "ratioLevel": "token"},
         {"maskTruncated": True, "topEntropyQuantile": 0.2, "offPolicyThreshold": 0.1},
     ],
 )

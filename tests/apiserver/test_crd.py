@@ -14,6 +14,7 @@ from grpo_api.v1alpha1.job import parse_job
 from grpo_api.v1alpha1.spec import GRPOJobSpec, WeightSyncBackend
 from grpo_api.v1alpha1.spec.rollout import ROLLOUT_STAYS
 from grpo_api.v1alpha1.status import (
+    AsyncStatus,
     Condition,
     ConditionStatus,
     ConditionType,
@@ -76,6 +77,7 @@ def full_status() -> GRPOJobStatus:
         reward="0.412",
         policy_version="2.17",
         tokens_per_second="8123",
+        asynchronous=AsyncStatus(mean_staleness="1.06", max_staleness=3, num_queued=5, num_running=12),
         checkpoint_step=10,
         checkpoint_seconds=25,
         trainer=RoleStatus(desired=1, ready=1, summary="1/1"),
@@ -141,6 +143,7 @@ def change_of(path: str) -> dict[str, Any]:
         "export": [{"to": "s3://models/another"}],
         "report": {"samplesEverySteps": 3},
         "trackers": [{"name": "mlflow", "url": "http://another"}],
+        "async": {"maxStaleness": 5},
     }
     change = others[path]
     for name in reversed(path.split(".")):

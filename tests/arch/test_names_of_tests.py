@@ -59,6 +59,7 @@ TESTED_BY = {
     "runtime/grpo_runtime/report/progress.py": "position",
     "runtime/grpo_runtime/report/prometheus.py": "reports",
     "runtime/grpo_runtime/rollouts/frames.py": "journal_file",
+    "runtime/grpo_runtime/rollouts/function/function_process.py": "turns",
     "runtime/grpo_runtime/rollouts/function/worker.py": "turns",
     "runtime/grpo_runtime/subcommands/results.py": "cli",
     "runtime/grpo_runtime/supervisor/fork_server.py": "rank_processes",

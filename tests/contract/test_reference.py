@@ -14,12 +14,20 @@ import grpo_runtime.engines.fleet.engine_sync
 import grpo_runtime.rollouts.stream
 import grpo_runtime.trainer.loop
 from grpo_api.contract import endpoints, exit_codes, labels, learning_signal
+from grpo_api.contract.progress import QUEUED, RUNNING, STALENESS
 from grpo_api.contract.reasons import Reason
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.judge import attempts
 from grpo_api.resolve import resolve_algorithm
 from grpo_api.v1alpha1.job import GROUP
-from grpo_api.v1alpha1.spec import AlgorithmSpec, KLSpec, LossType
+from grpo_api.v1alpha1.spec import (
+    AlgorithmSpec,
+    GeometricMaskSpec,
+    KLSpec,
+    LossType,
+    RatioLevel,
+    TrustRegionMaskSpec,
+)
 from grpo_api.v1alpha1.status import ConditionType
 from grpo_runtime.algorithm.advantages import compute_advantages, reward_metrics
 from grpo_runtime.algorithm.losses import compute_loss
@@ -27,6 +35,8 @@ from grpo_runtime.algorithm.types import AdvantageOptions, Denominators, LossInp
 from grpo_runtime.engines.colocated.rank_engine import PHASES
 from grpo_runtime.engines.routes import ROUTES, Access
 from grpo_runtime.report.metrics import METRICS, completion_metrics, is_own_metric, sync_metrics
+from grpo_runtime.report.overlap import IdleEngines, wait_metrics
+from grpo_runtime.rollouts import async_stream
 from grpo_runtime.rollouts.interface import Rollout, SyncReport
 from grpo_runtime.rollouts.journal.journal import CHECKSUM, DIFFERS, REPLAYED
 from grpo_runtime.rollouts.stream import DROPPED, GENERATED, GENERATED_REWARD, ROUNDS
@@ -186,6 +196,7 @@ def metric_names() -> set[str]:
         *scored(),
         *completion_metrics([rollout()]),
         *sync_metrics(SYNC),
+        *asynchronous(),
         *(
             f"sync/{phase}_seconds"
             for phase in [
@@ -221,6 +232,17 @@ def named_in(source: str) -> set[str]:
         node.slice for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
     ]
     return {str(key.value) for key in keys if isinstance(key, ast.Constant)}
+
+
+def asynchronous() -> set[str]:
+    """What a step of asynchronous training reports besides."""
+    idle = IdleEngines({"a": 0.5}, num_engines=1)
+    return {
+        *(f"{STALENESS}/{statistic}" for statistic in ("mean", "max")),
+        *(QUEUED, RUNNING, async_stream.FAILED, async_stream.DROPPED),
+        f"{async_stream.GROUPS_BY_STALENESS}/NAME",
+        *wait_metrics({"step_time": 1.0}, idle=idle, num_tokens=1),
+    }
 
 
 def evaluated() -> set[str]:
@@ -265,7 +287,7 @@ def divided() -> set[str]:
 
 
 def learned() -> set[str]:
-    """What every loss reports, with a penalty."""
+    """What every loss reports, with a penalty and with masks."""
     mask = torch.ones((2, 3), dtype=torch.bool)
     inputs = LossInputs(
         trainer_logprobs=torch.zeros((2, 3)),
@@ -277,7 +299,16 @@ def learned() -> set[str]:
     )
     names: set[str] = set()
     for loss in LossType:
-        algorithm = resolve_algorithm(AlgorithmSpec(steps=1, loss_type=loss, kl=KLSpec(beta=0.1)))
+        algorithm = resolve_algorithm(
+            AlgorithmSpec(
+                steps=1,
+                loss_type=loss,
+                kl=KLSpec(beta=0.1),
+                ratio_level=RatioLevel.TOKEN,
+                geometric_mask=GeometricMaskSpec(),
+                trust_region_mask=TrustRegionMaskSpec(),
+            )
+        )
         options = loss_options(algorithm, max_completion_length=3)
         names |= set(compute_loss(inputs, options=options, denominators=Denominators.of_mask(mask)).metrics)
     return names

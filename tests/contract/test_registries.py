@@ -13,13 +13,16 @@ from grpo_api.source import BUILTIN_TASKS
 from grpo_api.v1alpha1.spec import (
     AlgorithmSpec,
     BuiltinReward,
+    GeometricMaskSpec,
     ImportanceCorrectionMode,
     ImportanceCorrectionSpec,
     KLEstimator,
     LossType,
     RewardSpec,
     ScaleRewards,
+    TrustRegionMaskSpec,
 )
+from grpo_runtime.algorithm.geometric_mask import GeometricMask
 from grpo_runtime.algorithm.importance_correction import ImportanceCorrection
 from grpo_runtime.algorithm.registry import (
     ADVANTAGE_SCALINGS,
@@ -30,6 +33,7 @@ from grpo_runtime.algorithm.registry import (
     exposed_names,
     exposed_options,
 )
+from grpo_runtime.algorithm.trust_region_mask import TrustRegionMask
 from grpo_runtime.algorithm.types import AdvantageOptions, LossOptions
 from grpo_runtime.data.tasks import TASKS
 from grpo_runtime.rewards.builtin import BUILTIN_REWARDS
@@ -38,6 +42,12 @@ from grpo_runtime.trainer.algorithm_options import loss_options
 
 from .reference_tables import PAGE
 
+SECTIONS = {
+    "importance_correction": ImportanceCorrection,
+    "geometric_mask": GeometricMask,
+    "trust_region_mask": TrustRegionMask,
+}
+"""Options of the loss that are a section of the spec, with the same names in it."""
 OPTION_FIELDS = {"pattern": "x", "overlong_tokens": 5}
 """Fields of a reward that are for built-in rewards alone, each with a value."""
 
@@ -69,6 +79,7 @@ def test_what_is_listed_as_not_exposed_exists(kind: type[Any]) -> None:
     [
         {"lossType": "grpo", "ratioLevel": "sequence", "clipLow": 0.1, "clipHigh": 0.3, "delta": 4.0},
         {"dualClip": 3.0, "topEntropyQuantile": 0.2, "offPolicyThreshold": 0.1, "numIterations": 2},
+        {"geometricMask": {"low": 0.9, "high": 1.2}, "trustRegionMask": {"low": 0.1, "high": 0.3}},
         {"importanceCorrection": {"mode": "mask", "level": "sequence", "floor": 0.5, "cap": 4.0}},
         {"lossType": "sapo", "sapoTemperaturePos": 2.0, "sapoTemperatureNeg": 3.0},
         {
@@ -84,8 +95,8 @@ def test_an_option_of_the_loss_is_the_field_of_its_name(changes: dict[str, Any])
     options = loss_options(resolve_algorithm(AlgorithmSpec.from_object({"steps": 1, **changes})))
     for name, value in changes.items():
         option = to_snake(name)
-        if option == "importance_correction":
-            assert options.importance_correction == ImportanceCorrection(**value)
+        if option in SECTIONS:
+            assert getattr(options, option) == SECTIONS[option](**value)
         elif option in exposed_options(LossOptions):
             assert getattr(options, option) == value
 
@@ -101,6 +112,14 @@ def test_every_option_of_the_loss_and_of_the_advantages_has_a_field() -> None:
     assert set(exposed_options(LossOptions)) <= set(AlgorithmSpec.model_fields)
     assert set(exposed_options(AdvantageOptions)) - {"weights"} <= set(AlgorithmSpec.model_fields)
     assert set(exposed_options(ImportanceCorrection)) == set(ImportanceCorrectionSpec.model_fields)
+    assert set(exposed_options(GeometricMask)) == set(GeometricMaskSpec.model_fields)
+    assert set(exposed_options(TrustRegionMask)) == set(TrustRegionMaskSpec.model_fields)
+
+
+def test_a_mask_that_is_named_alone_has_the_bounds_that_the_loss_has() -> None:
+    spec = AlgorithmSpec.from_object({"steps": 1, "geometricMask": {}, "trustRegionMask": {}})
+    options = loss_options(resolve_algorithm(spec))
+    assert (options.geometric_mask, options.trust_region_mask) == (GeometricMask(), TrustRegionMask())
 
 
 def test_a_loss_option_reaches_the_loss_by_its_field_and_its_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,11 +150,12 @@ def test_a_status_has_no_defaults():
 
 def test_an_object_of_the_spec_that_may_be_left_out_has_its_defaults():
     for name, section in SCHEMA["properties"]["spec"]["properties"].items():
-        # rollout and colocated have none: their presence decides. report is NOT_STORED
+        # rollout, colocated and async have none: their presence decides. report is NOT_STORED
         is_optional = name not in [
             *SCHEMA["properties"]["spec"]["required"],
             "rollout",
             "colocated",
+            "async",
             "report",
             "resumeFrom",
         ]

@@ -24,7 +24,7 @@ from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import parse_job
 from grpo_runtime.engines.fleet.settings import fleet_settings
 from grpo_runtime.errors import RunConfigChangedError, UserError
-from grpo_runtime.settings import PlaceInEngine, read_rollout_settings, read_trainer_settings
+from grpo_runtime.settings import EngineNode, read_rollout_settings, read_trainer_settings
 from grpo_runtime.supervisor.supervisor import SupervisorOptions, supervise
 
 
@@ -159,11 +159,18 @@ def test_a_fleet_gives_weights_to_every_worker_of_an_engine(values: dict[str, st
     assert settings.workers_per_engine == 2
 
 
-@pytest.mark.parametrize(("engine", "expected"), [({}, 64), ({"maxNumSeqs": 9}, 9)])
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({}, 64),
+        ({"engine": {"maxNumSeqs": 9}}, 9),
+        ({"engine": {"maxNumSeqs": 9}, "async": {"maxStaleness": 1}}, 36),
+    ],
+)
 def test_a_fleet_gives_an_engine_as_many_completions_at_a_time_as_the_spec_says(
-    values: dict[str, str], tmp_path: Path, engine: dict[str, int], expected: int
+    values: dict[str, str], tmp_path: Path, spec: dict[str, object], expected: int
 ) -> None:
-    values |= written_to(tmp_path / "run.json", run_config_json(rollout={"replicas": 1}, engine=engine))
+    values |= written_to(tmp_path / "run.json", run_config_json(rollout={"replicas": 1}, **spec))
     settings = fleet_settings(read_trainer_settings({**values, Env.ROLE: Role.TRAINER}))
     assert settings.max_in_flight == expected
 
@@ -204,7 +211,7 @@ def test_a_rollout_engine_reads_exactly_the_variables_of_a_rollout_pod(
     )
     settings = read_rollout_settings(environment)
     assert environment.read == ROLLOUT_ENV | {Env.NODES_PER_REPLICA}
-    assert settings.place is None
+    assert settings.node is None
     assert (settings.tokens.data, settings.tokens.admin) == ("d", "a")
     assert settings.volumes_dir == tmp_path / "volumes"
 
@@ -218,10 +225,10 @@ def test_a_pod_that_is_a_part_of_an_engine_reads_which_part(values: dict[str, st
     }
     names = (ROLLOUT_ENV | NODE_OF_ENGINE_ENV) - own.keys()
     environment = FakeEnvironment({name: values[name] for name in names} | own)
-    place = read_rollout_settings(environment).place
+    node = read_rollout_settings(environment).node
     assert environment.read == ROLLOUT_ENV | NODE_OF_ENGINE_ENV
-    assert place == PlaceInEngine(index=1, num_nodes=2, master_addr="rollout-0")
-    assert not place.is_leader
+    assert node == EngineNode(index=1, num_nodes=2, master_addr="rollout-0")
+    assert not node.is_leader
     for name, value in ((Env.NODE_INDEX, "2"), (Env.NODES_PER_REPLICA, "1"), (Env.MASTER_ADDR, "")):
         with pytest.raises(UserError, match=name):
             read_rollout_settings({**values, **own, name: value})
@@ -239,6 +246,15 @@ def test_a_fleet_counts_the_workers_of_all_cores(values: dict[str, str], tmp_pat
     values |= written_to(tmp_path / "run.json", run_config_json(rollout={"replicas": 1}, engine=engine))
     settings = fleet_settings(read_trainer_settings({**values, Env.ROLE: Role.TRAINER}))
     assert (settings.workers_per_engine, settings.cores_per_engine) == (8, 4)
+
+
+@pytest.mark.parametrize(("spec", "expected"), [({}, False), ({"async": {"maxStaleness": 1}}, True)])
+def test_only_in_asynchronous_training_weights_change_while_a_fleet_samples(
+    values: dict[str, str], tmp_path: Path, spec: dict[str, object], expected: bool
+) -> None:
+    values |= written_to(tmp_path / "run.json", run_config_json(rollout={"replicas": 1}, **spec))
+    settings = fleet_settings(read_trainer_settings({**values, Env.ROLE: Role.TRAINER}))
+    assert settings.is_asynchronous is expected
 
 
 def test_the_repr_of_settings_shows_no_token(values: dict[str, str], tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from grpo_api.contract.progress import TrainerState
+from grpo_api.contract.progress import AsyncProgress, TrainerState
 from grpo_api.contract.reasons import ReasonMessage
-from grpo_api.v1alpha1.status import ConditionType, Phase
+from grpo_api.v1alpha1.status import AsyncStatus, ConditionType, Phase
 from grpo_operator.observe.observed import Refusal
 
 from .fake_cluster import IMAGE, FakeCluster, report, spec, termination
@@ -114,6 +114,22 @@ def test_progress_becomes_rounded_strings_for_people():
     assert (status.tokens_per_second, status.policy_version) == ("1234", "1.4")
     assert status.rollout.current == 2
     assert cluster.condition(ConditionType.READY).status == "True"
+
+
+def test_how_far_sampling_is_ahead_is_in_the_status_and_outlasts_a_restart():
+    cluster = FakeCluster().start()
+    cluster.progress = report(
+        asynchronous=AsyncProgress(mean_staleness=1.0625, max_staleness=3, num_queued=5, num_running=12)
+    )
+    cluster.step()
+    found = AsyncStatus(mean_staleness="1.06", max_staleness=3, num_queued=5, num_running=12)
+    assert cluster.status.asynchronous == found
+    cluster.progress = report(resumed_from_step=4)
+    cluster.step()
+    assert cluster.status.asynchronous == found
+    cluster.progress = report(step=5)
+    cluster.step()
+    assert cluster.status.asynchronous is None
 
 
 def test_a_report_that_only_proves_life_changes_nothing():

@@ -85,7 +85,7 @@ def test_what_is_held_reads_as_what_was_kept_and_can_be_ordered_without_reading_
         for item in json.loads(text):
             held, meta = store(kind, item), item["metadata"]
             assert held.read() == pruned(kind, item)
-            assert (held.place, held.uid) == (("default", meta["name"]), meta["uid"])
+            assert (held.key, held.uid) == (("default", meta["name"]), meta["uid"])
             assert held.version == int(meta["resourceVersion"])
             assert held.job == (None if kind == JOBS else ("copy", UID))
             assert held.phase == item.get("status", {}).get("phase", "")

@@ -53,9 +53,11 @@ def run_config(
     data_parallel_size: int = 1,
     expert_parallel: bool = False,
     sparse_full_every: int | None = None,
+    max_staleness: int | None = None,
 ) -> RunConfig:
     """A small run; its sync deadline is short, so that tests of failures are."""
     sparse = {} if sparse_full_every is None else {"sparse": {"fullEverySteps": sparse_full_every}}
+    asynchronous = {} if max_staleness is None else {"async": {"maxStaleness": max_staleness}}
     job = parse_job(
         {
             "apiVersion": "grpo.dev/v1alpha1",
@@ -77,6 +79,7 @@ def run_config(
                 },
                 "weightSync": {"timeoutSeconds": 10, **sparse},
                 "rollout": {"lostTimeoutSeconds": 900},
+                **asynchronous,
             },
         }
     )

@@ -65,6 +65,8 @@ class FakeVLLM:
     """Completions in work at this moment."""
     num_generated: int = 0
     """Tokens of finished completions, and what a test adds for those in work."""
+    stages: bool = False
+    """Whether it may receive before it is paused."""
     num_cores: int = 1
     """Each of which counts the same; 0 when vLLM keeps no statistics."""
     is_update_open: bool = False
@@ -161,7 +163,7 @@ class FakeVLLM:
             raise RefusedError(str(error)) from error
 
     def _start(self) -> None:
-        if not self.is_paused:
+        if not self.is_paused and not self.stages:
             # vLLM does not look, and samples from half of the new weights
             raise RefusedError("start_weight_update called while requests are running")
         if self.is_update_open:
@@ -186,6 +188,8 @@ class FakeVLLM:
     def _finish(self, version: str) -> None:
         if not self.is_update_open or self._received is None:
             raise RefusedError("finish_weight_update called without a matching update")
+        if not self.is_paused:
+            raise RefusedError("finish_weight_update called while requests are running")
         self.is_update_open = False
         self.weights, self._received = self._received, None
         if self.receiver is not None:
@@ -225,7 +229,7 @@ class FakeVLLM:
         except RefusedError as error:
             raise BadRequestError(str(error)) if error.status == 400 else error from error
         await self._running.wait()
-        if self.is_update_open:
+        if self.is_update_open and not self.stages:
             raise RefusedError("a request ran into half of the new weights")
 
     def _rollout(self, call: EngineCall, *, seed: int, own: tuple[str, ...], engine: str) -> Rollout:

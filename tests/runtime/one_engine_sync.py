@@ -19,6 +19,7 @@ class OneEngineSync:
         timeout_seconds: float,
         workers_per_engine: int = 1,
         cores_per_engine: int = 1,
+        transfers_first: bool = False,
     ) -> None:
         self._sync = EngineSync(
             {str(client.address): client},
@@ -26,6 +27,7 @@ class OneEngineSync:
             deadlines=Deadlines(timeout_seconds),
             workers_per_engine=workers_per_engine,
             cores_per_engine=cores_per_engine,
+            transfers_first=transfers_first,
         )
 
     async def run(self, job: SyncJob) -> EngineSyncReport:

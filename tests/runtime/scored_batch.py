@@ -1,5 +1,7 @@
 """A batch that a policy has scored itself, for tests of its learner."""
 
+from dataclasses import replace
+
 import torch
 
 from grpo_runtime.rollouts.interface import Rollout
@@ -14,4 +16,4 @@ def a_batch(strategy: Strategy) -> Batch:
     batch = make_batch(rollouts, advantages=torch.tensor([1.0, -1.0] * 4), pad_id=0)
     with torch.no_grad():
         logprobs, _ = strategy.score(batch.token_ids, batch.loss_mask)
-    return Batch(batch.token_ids, batch.loss_mask, logprobs, batch.advantages)
+    return replace(batch, rollout_logprobs=logprobs)

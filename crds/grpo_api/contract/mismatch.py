@@ -8,7 +8,8 @@ from grpo_api.model import ApiModel
 from grpo_api.v1alpha1.spec.sampling import SamplingSpec
 
 MISMATCH_METRIC = "sampling/sampling_logp_difference/mean"
-"""Mean absolute difference of the logprobs over the sampled tokens of a step, in nats."""
+"""Mean absolute difference of the logprobs, in nats, over the tokens of a step that were sampled with the
+weights that it begins with: tokens of older weights are meant to differ."""
 BOUND_NATS = 0.25
 """Engines that compute in bfloat16 differ from the trainer by about 0.05 nats (standard deviation), a mean of
 0.04. Other weights than the trainer's differ by nats."""
@@ -39,7 +40,7 @@ class Mismatch(ApiModel):
 
 def mismatch_after(known: Mismatch | None, *, step: int, nats: float | None) -> Mismatch | None:
     """The mismatch after `step`, whose mean absolute difference is `nats`; None in a step that computed no
-    sampled token, which says nothing."""
+    token of its own weights, which says nothing."""
     if nats is None:
         return known
     if nats > BOUND_NATS:

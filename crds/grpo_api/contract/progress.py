@@ -1,8 +1,9 @@
 """What a trainer reports: on GET /progress while it runs, and in its termination message."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import Field
 
@@ -83,6 +84,36 @@ class EngineCounts(ApiModel):
         return "; ".join(note.text for note in self.notes or () if note.name == engine)
 
 
+STALENESS, QUEUED, RUNNING = "async/staleness", "async/queued_groups", "async/running_groups"
+"""Metrics of a step of asynchronous training that a report has too; of staleness there are `mean` and
+`max`."""
+
+
+class AsyncProgress(ApiModel):
+    """How far sampling is ahead of training, in a run with `async`."""
+
+    mean_staleness: Rate
+    """Mean age of the completions that the last finished step was trained on, in steps."""
+    max_staleness: Count
+    """Age of the oldest of them."""
+    num_queued: Count
+    """Prompts with all their completions, scored and not trained yet, when that step had taken its own."""
+    num_running: Count
+    """Prompts whose completions were being sampled or scored then."""
+
+    @classmethod
+    def of_metrics(cls, values: Mapping[str, float]) -> Self | None:
+        """What the metrics of a step say; None in a run without `async`."""
+        if f"{STALENESS}/mean" not in values:
+            return None
+        return cls(
+            mean_staleness=values[f"{STALENESS}/mean"],
+            max_staleness=int(values[f"{STALENESS}/max"]),
+            num_queued=int(values[QUEUED]),
+            num_running=int(values[RUNNING]),
+        )
+
+
 class Progress(ApiModel):
     """The state of a trainer at one moment. Its values have the bounds of the status fields they go to. An
     operator leaves out fields that it does not know."""
@@ -120,6 +151,8 @@ class Progress(ApiModel):
     """How much trainer and engines disagree about the sampled tokens; None while they agree."""
     steps_without_signal: StepsWithoutSignal | None = None
     """The newest steps in a row that taught nothing; None where the newest one did."""
+    asynchronous: Annotated[AsyncProgress | None, Field(alias="async")] = None
+    """How far sampling is ahead; None in a run without `async`, and before the first step."""
     engines: EngineCounts = EngineCounts()
     message: str = ""
     """What the trainer waits for, as a sentence, also while it trains and no completion has been finished for

@@ -1,7 +1,8 @@
 """Why a state is as it is: a reason in one word for machines, and a message for people.
 
 `Reason` lists the reasons that this product gives itself, with the line that docs/reference.md prints for
-each. Reasons of Kubernetes, such as Unschedulable, ErrImagePull or Evicted, are passed on unchanged.
+each. Reasons of Kubernetes, such as Unschedulable, ErrImagePull or Evicted, are passed on unchanged. How a
+reason follows from what a process left is in `grpo_api.judge.causes`.
 """
 
 from dataclasses import dataclass
@@ -59,8 +60,8 @@ class Reason(StrEnum):
     IN_PROCESS = "InProcess"
     """The engines in the trainer's processes hold the newest weights."""
     LOGPROBS_DIFFER = "LogprobsDiffer"
-    """Trainer and engines give the sampled tokens logprobs that differ by more than 0.25 nats on average; the
-    message says what to do. The job continues."""
+    """Trainer and engines give the tokens sampled with the weights of their step logprobs that differ by more
+    than 0.25 nats on average; the message says what to do. The job continues."""
     LOGPROBS_AGREE = "LogprobsAgree"
     """The logprobs of trainer and engines differed by more than 0.25 nats, and have not for five steps."""
     LOGPROBS_NOT_COMPARED = "LogprobsNotCompared"

@@ -153,6 +153,20 @@ class WeightSyncStatus(ApiModel):
     """Why it is this backend, and with `weightSync.sparse` what is sent."""
 
 
+class AsyncStatus(ApiModel):
+    """How far sampling is ahead of training, as of the last finished step."""
+
+    mean_staleness: ShortText
+    """Mean age of the completions that the step was trained on, in steps. The age is the number of steps that
+    were trained since the weights which sampled the first token."""
+    max_staleness: int
+    """Age of the oldest of them. It is never more than `async.maxStaleness`."""
+    num_queued: int
+    """How many prompts had all their completions, and waited for a later step."""
+    num_running: int
+    """How many prompts had completions that were being sampled or scored."""
+
+
 class ResumedFrom(ApiModel):
     """The checkpoint of another job that a run begins with."""
 
@@ -199,6 +213,8 @@ class GRPOJobStatus(ApiModel):
     """ATTEMPT.STEP of the newest weights."""
     tokens_per_second: ShortText = ""
     """Generated tokens per second of the last step."""
+    asynchronous: Annotated[AsyncStatus | None, Field(alias="async")] = None
+    """How far sampling is ahead of training. Absent without `async`, and before the first step."""
     checkpoint_step: int | None = None
     """Step of the newest committed checkpoint."""
     checkpoint_seconds: int | None = None

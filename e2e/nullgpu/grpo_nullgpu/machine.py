@@ -16,6 +16,8 @@ _MIRROR = Path(__file__).with_name("mirror")
 _ROOT = Path(__file__).parents[3]
 _HELPERS = [_ROOT / "bench", _ROOT / "tests/runtime", _ROOT / "tests/runtime/trainer"]
 """What programs import beside the product."""
+_HUNG_TEST_SECONDS = 300
+"""After which a test in the file of another ends its process, with the stack of every thread."""
 
 
 @dataclass(frozen=True)
@@ -56,20 +58,26 @@ class NullMachine:
     def run_tests(self, path: str, *, marks: str, chosen: str = "", **variables: str) -> str:
         """What pytest says of the tests of a file that have such marks and names; some must pass."""
         options = ("-q", "-m", marks, "-k", chosen, "-p", "no:cacheprovider")
-        said = self.run_module("pytest", *options, path, seconds=900.0, **variables)
+        limit = ("-o", f"faulthandler_timeout={_HUNG_TEST_SECONDS}")
+        said = self.run_module("pytest", *options, *limit, path, seconds=900.0, **variables)
         assert " passed" in said, said
         return said
 
     def _run(self, *arguments: str, seconds: float, **variables: str) -> str:
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            env=self.environment(**variables),
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
-        )
-        said = f"{' '.join(arguments)} ended with {done.returncode}\n{done.stdout}{done.stderr}"
+        command = " ".join(arguments)
+        try:
+            done = subprocess.run(
+                [sys.executable, *arguments],
+                env=self.environment(**variables),
+                capture_output=True,
+                text=True,
+                timeout=seconds,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            so_far = b"".join(filter(None, (error.stdout, error.stderr))).decode(errors="replace")
+            raise AssertionError(f"{command} has not ended in {seconds:g} s\n{so_far}") from error
+        said = f"{command} ended with {done.returncode}\n{done.stdout}{done.stderr}"
         assert done.returncode == 0, said
         return done.stdout
 

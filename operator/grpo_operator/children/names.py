@@ -62,8 +62,8 @@ def trainer_position(name: str) -> tuple[int, int] | None:
     return (int(match["attempt"]), int(match["index"])) if match else None
 
 
-def rollout_place(replica: int) -> str:
-    """The place that the pods of a replica take one after the other."""
+def rollout_slot(replica: int) -> str:
+    """The slot that the pods of a replica have one after the other."""
     return f"rollout-{replica}"
 
 

@@ -15,7 +15,7 @@ from grpo_operator.cluster.kinds import (
     KubeObject,
 )
 from grpo_operator.observe.served_schema import EVERYTHING
-from grpo_operator.observe.stored import Identity, Stored, owner_of, place_of, store, version_of
+from grpo_operator.observe.stored import Identity, Stored, key_of, owner_of, store, version_of
 
 _AFTER_ALL = sys.maxsize
 """A version after every state of an object."""
@@ -30,7 +30,7 @@ ChildName = tuple[Kind, str]
 def job_key(kind: Kind, item: KubeObject) -> Key | None:
     """The job that an object is, or belongs to; None for an object that is not ours."""
     owner = owner_of(item)
-    return _job_key(kind, place_of(item), owner["name"] if owner else None)
+    return _job_key(kind, key_of(item), owner["name"] if owner else None)
 
 
 def owner_uid(item: KubeObject) -> str | None:
@@ -39,10 +39,10 @@ def owner_uid(item: KubeObject) -> str | None:
     return str(owner["uid"]) if owner else None
 
 
-def _job_key(kind: Kind, place: Key, owner: str | None) -> Key | None:
+def _job_key(kind: Kind, key: Key, owner: str | None) -> Key | None:
     if kind == JOBS:
-        return place
-    return (place[0], owner) if owner else None
+        return key
+    return (key[0], owner) if owner else None
 
 
 def _contents(events: Iterable[KubeObject]) -> set[tuple[str, str]]:
@@ -69,49 +69,47 @@ class Cache:
 
     def put(self, kind: Kind, item: KubeObject) -> bool:
         """Take in a state of an object. Returns False when a newer one is known."""
-        if not self._is_newer(kind, place_of(item), uid=item["metadata"]["uid"], version=version_of(item)):
+        if not self._is_newer(kind, key_of(item), uid=item["metadata"]["uid"], version=version_of(item)):
             return False
         self._store(kind, store(kind, item))
         return True
 
     def keep(self, kind: Kind, item: KubeObject) -> Stored:
         """What to store of a listed object until `replace`: what is there already, if that is as new."""
-        place = place_of(item)
-        known = self._items[kind].get(place)
-        if known is None or self._is_newer(
-            kind, place, uid=item["metadata"]["uid"], version=version_of(item)
-        ):
+        key = key_of(item)
+        known = self._items[kind].get(key)
+        if known is None or self._is_newer(kind, key, uid=item["metadata"]["uid"], version=version_of(item)):
             return store(kind, item)
         return known
 
-    def _is_newer(self, kind: Kind, place: Key, *, uid: str, version: int) -> bool:
+    def _is_newer(self, kind: Kind, key: Key, *, uid: str, version: int) -> bool:
         """Whether a state of an object is newer than the known one, and than its deletion."""
         if version < self._deleted.get(uid, 0):
             return False
-        known = self._items[kind].get(place)
+        known = self._items[kind].get(key)
         return known is None or known.version < version
 
     def _store(self, kind: Kind, item: Stored) -> None:
-        if item.place in self._items[kind]:
-            self._drop(kind, item.place)
+        if item.key in self._items[kind]:
+            self._drop(kind, item.key)
         self._deleted.pop(item.uid, None)
-        self._items[kind][item.place] = item
+        self._items[kind][item.key] = item
         if item.owner:
-            self._children.setdefault(item.owner, set()).add((kind, item.place[1]))
+            self._children.setdefault(item.owner, set()).add((kind, item.key[1]))
 
     def remove(self, kind: Kind, item: KubeObject) -> None:
         """Forget an object that was deleted; another object of the same name stays."""
-        self._forget(kind, place_of(item), uid=item["metadata"]["uid"], deleted_at=version_of(item))
+        self._forget(kind, key_of(item), uid=item["metadata"]["uid"], deleted_at=version_of(item))
 
-    def mark_gone(self, kind: Kind, place: Key, *, uid: str) -> None:
+    def mark_gone(self, kind: Kind, key: Key, *, uid: str) -> None:
         """Forget an object that the API server no longer has."""
-        self._forget(kind, place, uid=uid, deleted_at=_AFTER_ALL)
+        self._forget(kind, key, uid=uid, deleted_at=_AFTER_ALL)
 
-    def _forget(self, kind: Kind, place: Key, *, uid: str, deleted_at: int) -> None:
+    def _forget(self, kind: Kind, key: Key, *, uid: str, deleted_at: int) -> None:
         self._deleted[uid] = deleted_at
-        known = self._items[kind].get(place)
+        known = self._items[kind].get(key)
         if known is not None and known.uid == uid:
-            self._drop(kind, place)
+            self._drop(kind, key)
             self._events.pop(uid, None)
 
     def replace(
@@ -123,16 +121,16 @@ class Cache:
         than the list.
         """
         changed: set[Key | None] = set()
-        listed = {item.place: item for item in items}
+        listed = {item.key: item for item in items}
         for item in listed.values():
-            if self._is_newer(kind, item.place, uid=item.uid, version=item.version):
+            if self._is_newer(kind, item.key, uid=item.uid, version=item.version):
                 self._store(kind, item)
-                changed.add(_job_key(kind, item.place, item.job[0] if item.job else None))
-        for place, item in list(self._items[kind].items()):
-            is_covered = namespace is None or place[0] == namespace
-            if is_covered and place not in listed and item.version <= listed_at:
-                changed.add(_job_key(kind, place, item.job[0] if item.job else None))
-                self._drop(kind, place)
+                changed.add(_job_key(kind, item.key, item.job[0] if item.job else None))
+        for key, item in list(self._items[kind].items()):
+            is_covered = namespace is None or key[0] == namespace
+            if is_covered and key not in listed and item.version <= listed_at:
+                changed.add(_job_key(kind, key, item.job[0] if item.job else None))
+                self._drop(kind, key)
                 self._events.pop(item.uid, None)
         return {key for key in changed if key is not None}
 
@@ -199,10 +197,10 @@ class Cache:
         """NetworkPolicies of a job."""
         return self.children(job, NETWORK_POLICIES)
 
-    def _drop(self, kind: Kind, place: Key) -> None:
-        owner = self._items[kind].pop(place).owner
+    def _drop(self, kind: Kind, key: Key) -> None:
+        owner = self._items[kind].pop(key).owner
         if owner in self._children:
             children = self._children[owner]
-            children.discard((kind, place[1]))
+            children.discard((kind, key[1]))
             if not children:
                 del self._children[owner]

@@ -253,7 +253,7 @@ class OtherBuild:
 
 @dataclass(frozen=True)
 class EarlyEnd:
-    """How many pods of one place in a row others took away within seconds of their creation, and the last of
+    """How many pods of one slot in a row others took away within seconds of their creation, and the last of
     them."""
 
     num: int
@@ -279,7 +279,7 @@ class Remembered:
     other_builds: Mapping[int, OtherBuild] = field(default_factory=dict)
     """The newest rollout pod that this process saw run another build of the image, by replica."""
     early_ends: Mapping[str, EarlyEnd] = field(default_factory=dict)
-    """Early ends by the name of a trainer pod or `rollout_place` of a replica."""
+    """Early ends by the name of a trainer pod or `rollout_slot` of a replica."""
     refusal: Refusal | None = None
     """The child that the API server refused at the last try, if it refused one."""
     tokens_made_at: datetime | None = None

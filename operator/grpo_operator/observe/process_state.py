@@ -13,7 +13,7 @@ from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.judge.clocks import signs_of_life
 from grpo_api.judge.engines import LONGEST_GAP_SECONDS
 from grpo_operator.backoff import Backoff
-from grpo_operator.children.names import rollout_place, rollout_position
+from grpo_operator.children.names import rollout_position, rollout_slot
 from grpo_operator.observe.cache import ChildName, Key
 from grpo_operator.observe.image_build import other_build
 from grpo_operator.observe.observed import (
@@ -67,9 +67,9 @@ class _Entry:
     other_builds: dict[int, OtherBuild] = field(default_factory=dict)
     """The newest pod of another build by replica."""
     alive: dict[str, tuple[str, datetime]] = field(default_factory=dict)
-    """Pods at the last look, and those made since: place and creation by name."""
+    """Pods at the last look, and those made since: slot and creation by name."""
     early_ends: dict[str, EarlyEnd] = field(default_factory=dict)
-    """Early ends by the name that `_place_of` gives."""
+    """Early ends by the name that `_slot_of` gives."""
     num_conflicts: int = 0
     """Writes of the status in a row that met a newer state of the job."""
     tokens_made_at: datetime | None = None
@@ -161,7 +161,7 @@ class ProcessState:
     def mark_made(self, key: Key, pods: Iterable[str], *, now: datetime) -> None:
         """These pods were made. One that the next look does not show has been taken away already."""
         for name in pods:
-            self._entry(key).alive.setdefault(name, (_place_of(name), now))
+            self._entry(key).alive.setdefault(name, (_slot_of(name), now))
 
     def mark_deleted(self, key: Key, pods: Iterable[str]) -> None:
         """This operator has deleted these pods: nobody has taken them away."""
@@ -309,18 +309,18 @@ class ProcessState:
     def _early_ends(self, key: Key, found: JobAndPods, *, now: datetime) -> Mapping[str, EarlyEnd]:
         entry = self._entry(key)
         pods = [*found.trainers, *(member for engine in found.rollouts for member in engine.pods)]
-        alive = {pod.name: (_place_of(pod.name), pod.created_at or now) for pod in pods if pod.is_alive}
+        alive = {pod.name: (_slot_of(pod.name), pod.created_at or now) for pod in pods if pod.is_alive}
         by_themselves = {pod.name for pod in pods if pod.is_over}
-        for name, (place, created_at) in entry.alive.items():
+        for name, (slot, created_at) in entry.alive.items():
             if name in alive or name in by_themselves:
                 continue
             seconds = max(0.0, (now - created_at).total_seconds())
-            known = entry.early_ends.pop(place, None)
+            known = entry.early_ends.pop(slot, None)
             if seconds < EARLY_SECONDS:
-                entry.early_ends[place] = EarlyEnd((known.num if known else 0) + 1, name, now, seconds)
-        for place, created_at in alive.values():
+                entry.early_ends[slot] = EarlyEnd((known.num if known else 0) + 1, name, now, seconds)
+        for slot, created_at in alive.values():
             if (now - created_at).total_seconds() >= EARLY_SECONDS:
-                entry.early_ends.pop(place, None)
+                entry.early_ends.pop(slot, None)
         entry.alive = alive
         return dict(entry.early_ends)
 
@@ -335,11 +335,11 @@ class ProcessState:
         return self._entries.setdefault(key, _Entry())
 
 
-def _place_of(pod: str) -> str:
+def _slot_of(pod: str) -> str:
     """What a pod and the one that takes its place have in common: a trainer pod has one name in an attempt,
     the pods of a replica have the replica."""
     position = rollout_position(pod)
-    return rollout_place(position[0]) if position else pod
+    return rollout_slot(position[0]) if position else pod
 
 
 def _liveness(known: Liveness | None, *, has_changed: bool, now: datetime) -> Liveness:

@@ -38,7 +38,7 @@ check it: anybody may name any uid as the owner of an object in a namespace of h
 class Stored:
     """A state of an object."""
 
-    place: tuple[str, str]
+    key: tuple[str, str]
     """(namespace, name)."""
     uid: str
     version: int
@@ -52,7 +52,7 @@ class Stored:
     @property
     def owner(self) -> Identity | None:
         """The job that controls the object."""
-        return (self.place[0], self.job[1]) if self.job else None
+        return (self.key[0], self.job[1]) if self.job else None
 
     def read(self) -> KubeObject:
         """The object as it was pruned. Nobody else has this copy."""
@@ -64,7 +64,7 @@ def store(kind: Kind, item: KubeObject) -> Stored:
     """What to store of an object."""
     owner = owner_of(item)
     return Stored(
-        place=place_of(item),
+        key=key_of(item),
         uid=sys.intern(item["metadata"]["uid"]),
         version=version_of(item),
         job=(sys.intern(owner["name"]), sys.intern(owner["uid"])) if owner else None,
@@ -105,7 +105,7 @@ def _without(data: Mapping[str, Any], keys: tuple[str, ...]) -> KubeObject:
     return {key: value for key, value in data.items() if key not in keys}
 
 
-def place_of(item: KubeObject) -> tuple[str, str]:
+def key_of(item: KubeObject) -> tuple[str, str]:
     """(namespace, name) of an object."""
     meta = item["metadata"]
     return sys.intern(meta["namespace"]), meta["name"]

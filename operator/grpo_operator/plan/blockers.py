@@ -13,7 +13,7 @@ from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_operator.observe.observed import ContainerTermination, EngineView, PodView
 from grpo_operator.observe.pod_reasons import not_seen
-from grpo_operator.plan.last_failure import Place
+from grpo_operator.plan.last_failure import PodRef
 from grpo_operator.plan.termination import explain_termination
 
 UNSEEN_SECONDS = 30.0
@@ -38,10 +38,10 @@ class Blocker:
         return self.termination.finished_at if self.termination else self.pod.created_at
 
     @property
-    def place(self) -> Place:
-        """Where it is."""
+    def pod_ref(self) -> PodRef:
+        """Its pod, for `status.lastFailure`."""
         container = self.termination.container if self.termination else ""
-        return Place(self.role, self.pod.name, self.pod.node, container)
+        return PodRef(self.role, self.pod.name, self.pod.node, container)
 
     @property
     def message_with_pod(self) -> str:

@@ -21,7 +21,7 @@ from grpo_operator.observe.observed import ContainerTermination, EngineView, Obs
 from grpo_operator.plan.blockers import is_unready_since
 from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.facts import AttemptFacts, FirstStep, has_reported
-from grpo_operator.plan.last_failure import Place
+from grpo_operator.plan.last_failure import PodRef
 from grpo_operator.plan.termination import end_of
 from grpo_operator.plan.without_progress import has_worked
 
@@ -31,7 +31,7 @@ _Errors = list[tuple[EngineView, ContainerTermination]]
 which they said so. One that ends no attempt is shown in conditions and started again."""
 
 
-def causes_of(draft: Draft, observed: Observed) -> list[Cause[Place]]:
+def causes_of(draft: Draft, observed: Observed) -> list[Cause[PodRef]]:
     """Everything that is wrong with the current attempt."""
     facts = draft.facts
     if facts.first and facts.first.is_done:
@@ -57,7 +57,7 @@ def wake_for_causes(draft: Draft, observed: Observed, now: datetime) -> Draft:
     return _wake_when_stalled(_wake_when_no_engine(draft, observed, now), observed)
 
 
-def _failed_pods(draft: Draft) -> list[Cause[Place]]:
+def _failed_pods(draft: Draft) -> list[Cause[PodRef]]:
     """One cause for each trainer pod that has failed."""
     worked, pods = has_worked(draft.status), draft.facts.gang.values()
     return [_of_pod(pod, has_worked=worked) for pod in pods if pod.has_failed and not _is_going(pod, draft)]
@@ -69,7 +69,7 @@ def _is_going(pod: PodView, draft: Draft) -> bool:
     return pod.is_deleting and pod.given_back < draft.status.given_back
 
 
-def _of_pod(pod: PodView, *, has_worked: bool) -> Cause[Place]:
+def _of_pod(pod: PodView, *, has_worked: bool) -> Cause[PodRef]:
     own = None
     if pod.termination:
         own = _of_termination(pod, pod.termination, role=Role.TRAINER, has_worked=has_worked)
@@ -82,23 +82,23 @@ def _of_pod(pod: PodView, *, has_worked: bool) -> Cause[Place]:
         kind = certain if pod.has_exceeded_own_limit else disruption
         return kind(
             why,
-            _place(pod, Role.TRAINER, pod.termination),
+            _ref(pod, Role.TRAINER, pod.termination),
             exit_code=pod.termination.exit_code if pod.termination else None,
             ended_at=pod.termination.finished_at if pod.termination else None,
         )
     return own or _failed_without_termination(pod)
 
 
-def _failed_without_termination(pod: PodView) -> Cause[Place]:
+def _failed_without_termination(pod: PodView) -> Cause[PodRef]:
     """The node gave the pod up before or while it started its container."""
     problem = pod.start_problem or ReasonMessage(Reason.POD_FAILED, "its node reported no reason")
     why = ReasonMessage(problem.reason, f"trainer pod {pod.name} failed without running: {problem.message}")
-    return disruption(why, _place(pod, Role.TRAINER))
+    return disruption(why, _ref(pod, Role.TRAINER))
 
 
 def _of_termination(
     pod: PodView, termination: ContainerTermination, *, role: Role, has_worked: bool
-) -> Cause[Place]:
+) -> Cause[PodRef]:
     """Why the container of a pod ended. `has_worked` as in `exit_policy`."""
     end = end_of(termination)
     if end.exit_code == ExitCode.TERMINATED:
@@ -107,34 +107,36 @@ def _of_termination(
             f"likely by its liveness probe: {end.message}"
         )
         end = end.model_copy(update={"message": message})
-    place = _place(pod, role, termination)
-    return cause_of(end, place, has_worked=has_worked, ended_at=termination.finished_at)
+    ref = _ref(pod, role, termination)
+    return cause_of(end, ref, has_worked=has_worked, ended_at=termination.finished_at)
 
 
-def _place(pod: PodView, role: Role, termination: ContainerTermination | None = None) -> Place:
-    return Place(role, pod.name, pod.node, termination.container if termination else "")
+def _ref(pod: PodView, role: Role, termination: ContainerTermination | None = None) -> PodRef:
+    return PodRef(role, pod.name, pod.node, termination.container if termination else "")
 
 
-def _vanished_pods(names: Iterable[str]) -> list[Cause[Place]]:
+def _vanished_pods(names: Iterable[str]) -> list[Cause[PodRef]]:
     """Trainer pods that existed, and of which nothing is left."""
     gone = "is gone: it was deleted or its node was removed"
     return [
-        disruption(ReasonMessage(Reason.POD_DELETED, f"trainer pod {name} {gone}"), Place(Role.TRAINER, name))
+        disruption(
+            ReasonMessage(Reason.POD_DELETED, f"trainer pod {name} {gone}"), PodRef(Role.TRAINER, name)
+        )
         for name in names
     ]
 
 
-def _other_builds(pods: Iterable[PodView], status: GRPOJobStatus) -> list[Cause[Place]]:
+def _other_builds(pods: Iterable[PodView], status: GRPOJobStatus) -> list[Cause[PodRef]]:
     """Trainer pods that run another build of the image than the run."""
     found = ((pod, other_build(pod, status)) for pod in pods)
     return [
-        disruption(ReasonMessage(Reason.IMAGE_CHANGED, f"trainer {why}"), _place(pod, Role.TRAINER))
+        disruption(ReasonMessage(Reason.IMAGE_CHANGED, f"trainer {why}"), _ref(pod, Role.TRAINER))
         for pod, why in found
         if why is not None
     ]
 
 
-def _stalled_trainer(draft: Draft, observed: Observed) -> list[Cause[Place]]:
+def _stalled_trainer(draft: Draft, observed: Observed) -> list[Cause[PodRef]]:
     """A trainer whose answers have stayed the same for `stallTimeoutSeconds`. What counts is its heartbeat,
     which rises while completions are sampled only with samples that are finished.
 
@@ -150,8 +152,8 @@ def _stalled_trainer(draft: Draft, observed: Observed) -> list[Cause[Place]]:
         return []
     first = draft.facts.gang[0]
     why = stalled(progress, seconds=quiet_seconds, limit_seconds=limit, last_sign_at=liveness.changed_at)
-    place = Place(Role.TRAINER, first.name, first.node, TRAINER_CONTAINER)
-    return [certain(why, place)]
+    ref = PodRef(Role.TRAINER, first.name, first.node, TRAINER_CONTAINER)
+    return [certain(why, ref)]
 
 
 def _wake_when_stalled(draft: Draft, observed: Observed) -> Draft:
@@ -163,7 +165,7 @@ def _wake_when_stalled(draft: Draft, observed: Observed) -> Draft:
     return draft.waking_after(max(_SHORTEST_WAIT_SECONDS, left))
 
 
-def _engine_errors(draft: Draft, observed: Observed) -> list[Cause[Place]]:
+def _engine_errors(draft: Draft, observed: Observed) -> list[Cause[PodRef]]:
     """Engines whose error ends the attempt."""
     errors = _errors_of_engines(draft.facts, observed)
     worked, report = has_worked(draft.status), observed.remembered.report
@@ -225,7 +227,7 @@ def _is_every_engine(errors: _Errors, draft: Draft, observed: Observed) -> bool:
     return is_complete and all(pod.uid in in_error for pod in observed.rollouts if pod.is_alive)
 
 
-def _without_engines(cause: Cause[Place], observed: Observed) -> Cause[Place]:
+def _without_engines(cause: Cause[PodRef], observed: Observed) -> Cause[PodRef]:
     seconds = observed.remembered.report.absence.seconds
     message = f"{cause.why.message} (and no engine has held the newest weights for {seconds:.0f} s)"
     return replace(cause, why=ReasonMessage(cause.why.reason, message))

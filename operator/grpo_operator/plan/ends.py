@@ -9,7 +9,7 @@ from grpo_api.v1alpha1.status import Condition, ConditionStatus, ConditionType, 
 from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.conditions import ConditionState, condition, with_condition
 from grpo_operator.plan.draft import Draft, Stage
-from grpo_operator.plan.last_failure import Place, last_failure
+from grpo_operator.plan.last_failure import PodRef, last_failure
 
 
 def complete(draft: Draft, observed: Observed, now: datetime, *, message: str) -> Draft:
@@ -36,8 +36,8 @@ def fail_at_deadline(
     attempt = draft.status.attempt
     if draft.status.last_failure is None or draft.status.last_failure.attempt != attempt:
         why = ReasonMessage(held_up.reason, held_up.message)
-        place = _place(draft, observed, held_up)
-        draft = draft.with_status(last_failure=last_failure(why, attempt=attempt, place=place))
+        pod = _pod_that_held_up(draft, observed, held_up)
+        draft = draft.with_status(last_failure=last_failure(why, attempt=attempt, pod=pod))
     message = f"{missed}: {held_up.reason}: {held_up.message}"
     return failed(draft, observed, now, ReasonMessage(reason, message))
 
@@ -56,7 +56,7 @@ def _ended(draft: Draft, observed: Observed, now: datetime, why: ReasonMessage, 
     return replace(draft, status=status.model_copy(update=changes), stage=Stage.ENDED)
 
 
-def _place(draft: Draft, observed: Observed, held_up: Condition) -> Place:
+def _pod_that_held_up(draft: Draft, observed: Observed, held_up: Condition) -> PodRef:
     """The pod that held the attempt up: one that is blocked, or the engine or trainer that is waited for."""
     facts = draft.facts
     blocker = facts.trainer_blocker or facts.engine_blocker
@@ -65,5 +65,5 @@ def _place(draft: Draft, observed: Observed, held_up: Condition) -> Place:
     earlier = next(iter(facts.earlier), None)
     pod = blocker.pod if blocker else engine or earlier or facts.first
     if pod is None:
-        return Place(Role.TRAINER, draft.snapshot.names.trainer(attempt=facts.attempt, index=0))
-    return Place(Role.ROLLOUT if pod in observed.rollouts else Role.TRAINER, pod.name, pod.node)
+        return PodRef(Role.TRAINER, draft.snapshot.names.trainer(attempt=facts.attempt, index=0))
+    return PodRef(Role.ROLLOUT if pod in observed.rollouts else Role.TRAINER, pod.name, pod.node)

@@ -18,28 +18,28 @@ _OUT_OF_MEMORY = frozenset({OOM_KILLED, Reason.GPU_OUT_OF_MEMORY.value})
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where something went wrong; empty for what is about no pod."""
+class PodRef:
+    """The pod that something is wrong with, and its container; empty for what is about no pod."""
 
     role: Role | None = None
-    pod: str = ""
+    name: str = ""
     node: str = ""
     container: str = ""
 
 
-NOWHERE = Place()
+NO_POD = PodRef()
 
 
 def last_failure(
-    why: ReasonMessage, *, attempt: int, place: Place = NOWHERE, exit_code: int | None = None
+    why: ReasonMessage, *, attempt: int, pod: PodRef = NO_POD, exit_code: int | None = None
 ) -> LastFailure:
     """The entry of the status about a failure, or about something that blocks the job."""
     return LastFailure(
         attempt=attempt,
-        role=place.role.value if place.role else "",
-        pod=place.pod,
-        node=place.node,
-        container=place.container,
+        role=pod.role.value if pod.role else "",
+        pod=pod.name,
+        node=pod.node,
+        container=pod.container,
         reason=why.reason,
         exit_code=exit_code,
         message=why.message[:_LONGEST_MESSAGE],

@@ -32,11 +32,11 @@ def on_node(pod: PodView) -> str:
     return f" on node {pod.node}" if pod.node else ""
 
 
-def early_end(observed: Observed, place: str, now: datetime) -> tuple[ReasonMessage, float] | None:
-    """Why no pod is made in this place now, and for how many seconds. None where none was taken away within
+def early_end(observed: Observed, slot: str, now: datetime) -> tuple[ReasonMessage, float] | None:
+    """Why no pod is made in this slot now, and for how many seconds. None where none was taken away within
     seconds of its creation, after the first that was, and once the pause is over. The pause grows as that
     between attempts does."""
-    found = observed.remembered.early_ends.get(place)
+    found = observed.remembered.early_ends.get(slot)
     if found is None:
         return None
     until = found.ended_at + timedelta(seconds=pause_seconds(found.num))

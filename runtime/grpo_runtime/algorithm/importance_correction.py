@@ -6,7 +6,9 @@ from typing import Literal
 
 import torch
 
+from grpo_runtime.algorithm.kl import kl_k1, kl_k3
 from grpo_runtime.algorithm.metrics import Metrics, max_of, mean_of, min_of
+from grpo_runtime.algorithm.ratios import LARGEST_LOG_RATIO
 
 Bound = Callable[[torch.Tensor, float | None, float | None], torch.Tensor]
 """Maps a ratio, its floor and its cap (None: no such bound) to the bounded ratio of the same shape."""
@@ -55,7 +57,7 @@ def correction_ratio(
     `old_logprobs` are the trainer's, under the weights that sampled. Padding has ratio 1, and so has a token
     that the sampler could not score (NaN).
     """
-    difference = _difference(old_logprobs, rollout_logprobs, mask)
+    difference = sampler_log_ratio(old_logprobs, rollout_logprobs, mask=mask)
     if correction.level == "sequence":
         difference = difference.sum(-1, keepdim=True)
     ratio = difference.exp()
@@ -64,15 +66,37 @@ def correction_ratio(
     return bound(ratio, correction.floor, correction.cap)
 
 
+def sampler_log_ratio(
+    old_logprobs: torch.Tensor, rollout_logprobs: torch.Tensor, *, mask: torch.Tensor
+) -> torch.Tensor:
+    """[B, T] log(pi_old / pi_sampler), without gradient; 0 outside `mask` and where the sampler could not
+    score."""
+    difference = (old_logprobs - rollout_logprobs).detach()
+    return torch.where(mask & ~torch.isnan(difference), difference, 0.0)
+
+
 def distance_metrics(
-    *, old_logprobs: torch.Tensor, rollout_logprobs: torch.Tensor, mask: torch.Tensor
+    *,
+    old_logprobs: torch.Tensor,
+    rollout_logprobs: torch.Tensor,
+    mask: torch.Tensor,
+    is_current: torch.Tensor | None = None,
 ) -> Metrics:
-    """The distance between sampler and trainer, in absolute nats per scored token."""
-    difference = _difference(old_logprobs, rollout_logprobs, mask).abs()
+    """The distance between sampler and trainer, in nats per scored token.
+
+    The absolute differences are over the tokens that `is_current` [B, T]: with the same weights only numerics
+    differ. `mismatch_kl` is KL(sampler || trainer) over all tokens, whatever weights sampled them.
+    """
+    log_ratio = sampler_log_ratio(old_logprobs, rollout_logprobs, mask=mask)
+    difference = log_ratio.abs()
     is_scored = mask & ~torch.isnan(rollout_logprobs)
+    is_compared = is_scored if is_current is None else is_scored & is_current
+    bounded = log_ratio.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
     return {
-        "sampling/sampling_logp_difference/mean": mean_of(difference, mask=is_scored),
-        "sampling/sampling_logp_difference/max": max_of(difference[is_scored]),
+        "sampling/sampling_logp_difference/mean": mean_of(difference, mask=is_compared),
+        "sampling/sampling_logp_difference/max": max_of(difference[is_compared]),
+        "sampling/mismatch_kl/k1": mean_of(kl_k1(bounded), mask=is_scored),
+        "sampling/mismatch_kl/k3": mean_of(kl_k3(bounded), mask=is_scored),
     }
 
 
@@ -84,10 +108,3 @@ def ratio_metrics(ratio: torch.Tensor, *, mask: torch.Tensor) -> Metrics:
         "sampling/importance_sampling_ratio/mean": mean_of(ratio, mask=mask),
         "sampling/importance_sampling_ratio/max": max_of(ratios),
     }
-
-
-def _difference(
-    old_logprobs: torch.Tensor, rollout_logprobs: torch.Tensor, mask: torch.Tensor
-) -> torch.Tensor:
-    difference = (old_logprobs - rollout_logprobs).detach()
-    return torch.where(mask & ~torch.isnan(difference), difference, 0.0)

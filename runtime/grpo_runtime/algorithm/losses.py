@@ -2,6 +2,7 @@
 
 import torch
 
+from grpo_runtime.algorithm.geometric_mask import geometric_mask, geometric_mask_metrics
 from grpo_runtime.algorithm.importance_correction import correction_ratio, distance_metrics, ratio_metrics
 from grpo_runtime.algorithm.kl import KLPenalty, token_kl
 from grpo_runtime.algorithm.metrics import Metrics, mean_of
@@ -10,6 +11,7 @@ from grpo_runtime.algorithm.ratios import log_ratio, policy_ratio
 from grpo_runtime.algorithm.reductions import token_mean
 from grpo_runtime.algorithm.registry import CORRECTION_MODES, KL_ESTIMATORS, LOSSES, Loss, find
 from grpo_runtime.algorithm.top_entropy import top_entropy_mask, top_entropy_threshold
+from grpo_runtime.algorithm.trust_region_mask import trust_region_mask, trust_region_metrics
 from grpo_runtime.algorithm.types import Denominators, LossInputs, LossOptions, LossOutput, PolicyTermInputs
 
 
@@ -38,9 +40,11 @@ def compute_loss(inputs: LossInputs, *, options: LossOptions, denominators: Deno
         ),
         options,
     )
-    metrics |= term.metrics
+    near, masked = _near_sampler(inputs, options, trainer=trainer, old=old)
+    metrics |= term.metrics | masked
     uncertain = _most_uncertain(inputs, options)
-    token_loss = term.loss * _sequences_on_policy(inputs, options, trainer=trainer, old=old) * uncertain
+    on_policy = _sequences_on_policy(inputs, options, trainer=trainer, old=old)
+    token_loss = term.loss * on_policy * near * uncertain
     if correction is not None and not definition.has_own_correction:
         token_loss = token_loss * correction
     if options.kl is not None:
@@ -86,6 +90,10 @@ def _definition(options: LossOptions) -> Loss:
             f"loss_type {options.loss_type} needs importance correction at token level, "
             f"not {correction.level}"
         )
+    if options.trust_region_mask is not None and options.ratio_level != "token":
+        raise ValueError(
+            "trust_region_mask needs ratio_level token: a ratio of the sequence has all its tokens"
+        )
     return definition
 
 
@@ -97,12 +105,17 @@ def _correction(
     if correction is None:
         if rollout is None:
             return None, {}
-        return None, distance_metrics(old_logprobs=old, rollout_logprobs=rollout, mask=mask)
+        return None, _distances(inputs, rollout, old=old)
     rollout = _required(rollout, "importance_correction", "rollout_logprobs")
     bound = find(CORRECTION_MODES, correction.mode, option="importance_correction.mode")
     ratio = correction_ratio(correction, bound=bound, old_logprobs=old, rollout_logprobs=rollout, mask=mask)
-    distances = distance_metrics(old_logprobs=old, rollout_logprobs=rollout, mask=mask)
-    return ratio, distances | ratio_metrics(ratio, mask=mask)
+    return ratio, _distances(inputs, rollout, old=old) | ratio_metrics(ratio, mask=mask)
+
+
+def _distances(inputs: LossInputs, rollout: torch.Tensor, *, old: torch.Tensor) -> Metrics:
+    return distance_metrics(
+        old_logprobs=old, rollout_logprobs=rollout, mask=inputs.loss_mask, is_current=inputs.is_current
+    )
 
 
 def _sequences_on_policy(
@@ -120,6 +133,34 @@ def _sequences_on_policy(
         mask=mask,
         threshold=options.off_policy_threshold,
     )
+
+
+def _near_sampler(
+    inputs: LossInputs, options: LossOptions, *, trainer: torch.Tensor, old: torch.Tensor
+) -> tuple[torch.Tensor | float, Metrics]:
+    """0 for tokens that are too far from the sampler to carry the policy term, 1 for the others; and the
+    shares of the former."""
+    mask = inputs.loss_mask
+    near: torch.Tensor | float = 1.0
+    metrics: Metrics = {}
+    if options.geometric_mask is not None:
+        rollout = _required(inputs.rollout_logprobs, "geometric_mask", "rollout_logprobs")
+        is_kept = geometric_mask(
+            options.geometric_mask, old_logprobs=old, rollout_logprobs=rollout, mask=mask
+        )
+        metrics |= geometric_mask_metrics(is_kept, mask=mask, dtype=trainer.dtype)
+        near = near * is_kept
+    if options.trust_region_mask is not None:
+        rollout = _required(inputs.rollout_logprobs, "trust_region_mask", "rollout_logprobs")
+        is_kept = trust_region_mask(
+            options.trust_region_mask,
+            trainer_logprobs=trainer,
+            rollout_logprobs=_zero_outside(rollout, mask),
+            advantages=inputs.advantages,
+        )
+        metrics |= trust_region_metrics(is_kept, advantages=inputs.advantages, mask=mask)
+        near = near * is_kept
+    return near, metrics
 
 
 def _most_uncertain(inputs: LossInputs, options: LossOptions) -> torch.Tensor | float:

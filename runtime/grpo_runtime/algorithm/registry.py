@@ -14,10 +14,12 @@ import torch
 from grpo_runtime.algorithm import reductions
 from grpo_runtime.algorithm.advantage_scaling import AdvantageScaling, batch_std, group_std
 from grpo_runtime.algorithm.cispo import cispo
+from grpo_runtime.algorithm.geometric_mask import GeometricMask
 from grpo_runtime.algorithm.importance_correction import Bound, ImportanceCorrection, mask_outside, truncate
 from grpo_runtime.algorithm.kl import kl_k1, kl_k2, kl_k3
 from grpo_runtime.algorithm.ppo_clip import ppo_clip
 from grpo_runtime.algorithm.sapo import sapo
+from grpo_runtime.algorithm.trust_region_mask import TrustRegionMask
 from grpo_runtime.algorithm.types import (
     AdvantageOptions,
     Denominators,
@@ -93,6 +95,8 @@ KL_ESTIMATORS: dict[str, Entry[Callable[[torch.Tensor], torch.Tensor]]] = {
 NOT_EXPOSED: dict[type[Any], frozenset[str]] = {
     LossOptions: frozenset({"max_completion_length"}),
     ImportanceCorrection: frozenset(),
+    GeometricMask: frozenset(),
+    TrustRegionMask: frozenset(),
     AdvantageOptions: frozenset(),
     LossInputs: frozenset(),
 }

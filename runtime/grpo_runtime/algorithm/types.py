@@ -7,9 +7,11 @@ from typing import Literal
 import torch
 
 from grpo_runtime.algorithm.entropy_bonus import EntropyBonus
+from grpo_runtime.algorithm.geometric_mask import GeometricMask
 from grpo_runtime.algorithm.importance_correction import ImportanceCorrection
 from grpo_runtime.algorithm.kl import KLPenalty
 from grpo_runtime.algorithm.metrics import Metrics
+from grpo_runtime.algorithm.trust_region_mask import TrustRegionMask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,9 @@ class LossInputs:
     with gradient for a bonus."""
     entropy_threshold: torch.Tensor | None = None
     """Scalar from `top_entropy_threshold` over the whole batch; None takes this micro-batch alone."""
+    is_current: torch.Tensor | None = None
+    """[B, T] bool, false for tokens that older weights sampled than those before the first update; None: no
+    token is such."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +69,8 @@ class LossOptions:
     off_policy_threshold: float | None = None
     """OPSM: drop sequences of negative advantage that are further than this from the sampler (mean nats per
     token). None is off."""
+    geometric_mask: GeometricMask | None = None
+    trust_region_mask: TrustRegionMask | None = None
     top_entropy_quantile: float = 1.0
     """The fraction of tokens, the most uncertain ones, that carry the policy term. 1.0 is all of them."""
     max_completion_length: int | None = None

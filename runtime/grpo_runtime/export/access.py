@@ -8,7 +8,7 @@ from grpo_runtime.errors import UserError
 
 
 @dataclass(frozen=True)
-class BucketPlace:
+class S3Location:
     """A prefix in a bucket, `s3://BUCKET/PREFIX`, of the store at `endpoint`, or of Amazon's."""
 
     url: str

@@ -18,7 +18,7 @@ from obstore.store import S3Store
 
 from grpo_api.v1alpha1.spec import ExportSpec
 from grpo_runtime.errors import UserError
-from grpo_runtime.export.access import BucketPlace, UploadCredentials
+from grpo_runtime.export.access import S3Location, UploadCredentials
 from grpo_runtime.export.destination import DestinationUnreachableError
 from grpo_runtime.export.files import LocalFile
 
@@ -40,25 +40,25 @@ _BUSY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_RE
 
 
 def open_bucket(
-    place: BucketPlace,
+    location: S3Location,
     *,
     credentials: UploadCredentials,
     timeout: timedelta = timedelta(seconds=60),
     num_retries: int = 0,
 ) -> S3Store:
-    """The keys of a place. Without credentials those in the environment are taken (AWS_ACCESS_KEY_ID and so
-    on). `timeout` is for each answer of the store. Nothing is asked over the network yet. Raises UserError
+    """The keys of a location. Without credentials those in the environment are taken (AWS_ACCESS_KEY_ID and
+    so on). `timeout` is for each answer of the store. Nothing is asked over the network yet. Raises UserError
     when the Secret lacks a key."""
-    settings: dict[str, Any] = {"endpoint": place.endpoint and place.endpoint.rstrip("/")}
+    settings: dict[str, Any] = {"endpoint": location.endpoint and location.endpoint.rstrip("/")}
     settings |= {
         "access_key_id": credentials.read("accessKeyId"),
         "secret_access_key": credentials.read("secretAccessKey"),
         "session_token": credentials.read("sessionToken", is_optional=True),
     }
     return S3Store(
-        place.bucket,
-        prefix=place.prefix or None,
-        region=place.region or DEFAULT_REGION,
+        location.bucket,
+        prefix=location.prefix or None,
+        region=location.region or DEFAULT_REGION,
         **{name: value for name, value in settings.items() if value is not None},
         client_options={
             "connect_timeout": timedelta(seconds=10),
@@ -74,18 +74,18 @@ def open_bucket(
 
 
 class BucketErrors:
-    """The library's errors about a place, as errors of ours. What they quote of requests and answers is left
-    out but for the code."""
+    """The library's errors about a location, as errors of ours. What they quote of requests and answers is
+    left out but for the code."""
 
     TRANSLATED = (UserError, DestinationUnreachableError)
 
     def __init__(
-        self, place: BucketPlace, *, credentials: UploadCredentials, field: str, access: str | None = None
+        self, location: S3Location, *, credentials: UploadCredentials, field: str, access: str | None = None
     ) -> None:
-        """`field` is what messages call the place, and `access` says which credentials must be let do what,
-        where they are not to read and write and those of the Secret that the field's section names."""
-        self.what = f"{field} ({place.url})"
-        self._bucket = place.bucket
+        """`field` is what messages call the location, and `access` says which credentials must be let do
+        what, where they are not to read and write and those of the Secret that the field's section names."""
+        self.what = f"{field} ({location.url})"
+        self._bucket = location.bucket
         secret = credentials.named(f"{field.removesuffix('.to')}.secret")
         self._access = access or f"the credentials in the Secret of {secret} list, read and write there"
 
@@ -133,12 +133,12 @@ class S3Destination:
     ) -> None:
         """Without credentials those in the environment are taken (AWS_ACCESS_KEY_ID and so on). `timeout` is
         for each answer of the store."""
-        place = BucketPlace(spec.to, endpoint=spec.endpoint, region=spec.region)
-        errors = BucketErrors(place, credentials=credentials, field=field)
+        location = S3Location(spec.to, endpoint=spec.endpoint, region=spec.region)
+        errors = BucketErrors(location, credentials=credentials, field=field)
         self.what, self._errors = errors.what, errors.translated
         self._part_bytes = part_bytes
         # the tries are those of `upload`, which says what it waits for
-        self._store = open_bucket(place, credentials=credentials, timeout=timeout)
+        self._store = open_bucket(location, credentials=credentials, timeout=timeout)
 
     def prepare(self) -> None:
         """Look whether the bucket is there and may be listed, and write a key without content. It is removed

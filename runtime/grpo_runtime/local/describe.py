@@ -19,6 +19,7 @@ def describe(job: GRPOJob) -> str:
         "GPUs": _gpus(job),
         "weights": _weights(job),
         "steps": _steps(job),
+        **_ahead(job),
         "reads": _reads(job),
         **_resumes(job),
         "rewards": ", ".join(f"{reward.name} x {reward.weight:g}" for reward in job.spec.rewards),
@@ -137,6 +138,17 @@ def _steps(job: GRPOJob) -> str:
         f"{algorithm.steps or f'as many as {algorithm.epochs:g} epochs are,'} of {count(samples, 'sample')} "
         f"({count(algorithm.prompts_per_step, 'prompt')} x {algorithm.group_size} completions)"
     )
+
+
+def _ahead(job: GRPOJob) -> dict[str, str]:
+    ahead = job.spec.asynchronous
+    if ahead is None:
+        return {}
+    when = "every step" if ahead.sync_every_steps == 1 else f"every {ahead.sync_every_steps} steps"
+    return {
+        "async": f"on completions that are at most {count(ahead.max_staleness, 'step')} old; engines get "
+        f"weights after {when}"
+    }
 
 
 def _reads(job: GRPOJob) -> str:

@@ -9,7 +9,7 @@ from grpo_api import cel
 from grpo_api.v1alpha1.job import GRPOJob
 from grpo_api.v1alpha1.spec import ResourcesSpec
 from grpo_runtime.engines.colocated.engine_process import VISIBLE_DEVICES
-from grpo_runtime.engines.vllm.arguments import is_cpu_build
+from grpo_runtime.engines.registry import engine_kind
 from grpo_runtime.errors import UserError
 from grpo_runtime.local.describe import count, gpu_fields, gpus_asked
 
@@ -19,13 +19,13 @@ _TIMEOUT_SECONDS = 60.0
 
 
 def usable_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The GPUs that vLLM's build here can use."""
-    return find_gpus(environment, has_cpu_build=is_cpu_build())
+    """The GPUs that the engine's build here can use."""
+    return find_gpus(environment, has_cpu_build=engine_kind().is_cpu_build())
 
 
 def find_gpus(environment: Mapping[str, str], *, has_cpu_build: bool) -> tuple[str, ...]:
     """The GPUs that a job may use, as CUDA_VISIBLE_DEVICES names them: those that it names here already, or
-    all of the machine. None when vLLM has its CPU build, for the trainer is where its engines are."""
+    all of the machine. None when the engine has its CPU build, for the trainer is where its engines are."""
     program = shutil.which("nvidia-smi")
     if has_cpu_build or program is None:
         return ()

@@ -9,7 +9,7 @@ from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import GRPOJob
 from grpo_api.v1alpha1.spec import DeepSpeedSpec, Mode, TrainerStrategy
 from grpo_runtime.algorithm.logprobs import CHUNK_LOGITS
-from grpo_runtime.engines.vllm.arguments import FRACTION_ASLEEP, FRACTION_AWAKE, GPU_MEMORY_UTILIZATION
+from grpo_runtime.engines.registry import engine_kind
 from grpo_runtime.memory_plan.formulas import (
     DDP,
     MASTER_BYTES,
@@ -56,7 +56,7 @@ def plan_memory(job: GRPOJob, model: ModelSizes, *, gpu_bytes: int | None) -> tu
         planner = _TrainerPlanner(job, model, engine if is_colocated else ())
         plans.append(planner.plan(gpu_bytes))
     if job.spec.rollout is not None and job.spec.rollout.has_gpus:
-        share = job.spec.engine.gpu_memory_utilization or GPU_MEMORY_UTILIZATION
+        share = job.spec.engine.gpu_memory_utilization or engine_kind().gpu_fractions.alone
         parts = (*engine, _left_by(engine, share), Part("weight sync", SYNC_BYTES), Part("CUDA", CUDA_BYTES))
         plan = GpuPlan("rollout", parts)
         is_large = gpu_bytes is not None and plan.num_bytes > gpu_bytes
@@ -147,7 +147,8 @@ class _TrainerPlanner:
         training = (*_training_parts(found), *asleep)
         generating: tuple[Part, ...] = (Part("trainer at rest", found.resting), *self.engine)
         if self.engine:
-            share = FRACTION_ASLEEP if sleeps else FRACTION_AWAKE
+            fractions = engine_kind().gpu_fractions
+            share = fractions.asleep if sleeps else fractions.awake
             generating = (*generating, _left_by(self.engine, share))
         always = (*self._reference(step), Part("weight sync", SYNC_BYTES), Part("CUDA", CUDA_BYTES))
         plans = (GpuPlan("trainer", (*parts, *always)) for parts in (training, generating))

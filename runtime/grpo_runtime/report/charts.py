@@ -10,6 +10,7 @@ import plotly.io
 from plotly.offline import get_plotlyjs
 
 from grpo_runtime.report.metrics_file import MetricsRecord
+from grpo_runtime.report.overlap import ENGINES, TRAINER
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,19 @@ class Chart:
     """Names or patterns such as `rewards/*/mean`."""
     unit: str = ""
     is_logarithmic: bool = False
+    is_stacked: bool = False
+    """Whether the values of a step are bars on top of one another: parts of a whole."""
 
     def names(self, present: Iterable[str]) -> list[str]:
         """The metrics of `present` that belong here, pattern by pattern."""
-        known = sorted(present)
+        known = sorted(present, key=_by_number)
         return [name for pattern in self.metrics for name in known if fnmatchcase(name, pattern)]
+
+
+def _by_number(name: str) -> tuple[str, int]:
+    """10 comes after 9 where names end with a number."""
+    stem = name.rstrip("0123456789")
+    return stem, int(name[len(stem) :] or -1)
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,8 @@ SECTIONS: tuple[Section, ...] = (
                 is_logarithmic=True,
             ),
             Chart("Importance ratio", ("sampling/importance_sampling_ratio/*",)),
+            Chart("KL of trainer and engines", ("sampling/mismatch_kl/*",), unit="nats"),
+            Chart("Masked", ("mask_ratio/*",), unit="share"),
         ),
     ),
     Section(
@@ -74,9 +85,18 @@ SECTIONS: tuple[Section, ...] = (
         ),
     ),
     Section(
+        "Groups ahead",
+        (
+            Chart("Age of the groups", ("async/staleness/*",), unit="steps"),
+            Chart("Groups by age", ("async/groups_by_staleness/*",), unit="groups", is_stacked=True),
+            Chart("Begun and not trained", ("async/queued_groups", "async/running_groups"), unit="groups"),
+            Chart("Left out", ("async/failed_groups", "async/dropped_groups"), unit="groups"),
+        ),
+    ),
+    Section(
         "Speed",
         (
-            Chart("Completion tokens a second", ("tokens_per_second",)),
+            Chart("Completion tokens a second", ("tokens_per_second", "async/tokens_per_busy_second")),
             Chart("Phases of a step", ("time/*_seconds",), unit="seconds"),
             Chart("Phases of a weight sync", ("sync/*_seconds",), unit="seconds"),
             Chart("Engines", ("sync/engines", "sync/failed_engines")),
@@ -92,8 +112,16 @@ NOT_DRAWN = (
     "sync/bytes",
     "sync/sent_bytes",
     "batch/micro_batches",
+    "async/trainer_idle_seconds",
+    "async/engine_idle_seconds",
+    "async/engine_idle_share",
 )
-"""Numbers whose curve says nothing, or that another curve shows."""
+"""Numbers whose curve says nothing, or that another curve or the picture of who waited shows."""
+WHO_WAITED = (
+    Chart("What the trainer does", TRAINER, unit="share", is_stacked=True),
+    Chart("What engines do", ENGINES, unit="share", is_stacked=True),
+)
+"""The picture of who waits for whom in asynchronous training, over what `overlap.pictured` makes of a run."""
 
 
 def sections_for(present: Sequence[str]) -> list[Section]:
@@ -117,38 +145,26 @@ def library() -> str:
 
 
 def curves(chart: Chart, records: Sequence[MetricsRecord], *, present: Sequence[str]) -> str:
-    """A chart as HTML: a curve for each of its metrics, and a line where another attempt began."""
+    """A chart as HTML: a curve for each of its metrics, or its bars, and a line where another attempt
+    began."""
     # plain dictionaries: Plotly's own classes check each value, which takes seconds for the curves of a run
-    traces: list[dict[str, Any]] = []
     names = chart.names(present)
-    drawn: set[float] = set()
-    for name in names:
-        points = [(record.step, record.values[name]) for record in records if name in record.values]
-        steps, values = zip(*points, strict=True)
-        drawn.update(values)
-        mode = "lines" if len(steps) > 1 else "markers"
-        traces.append(
-            {
-                "type": "scatter",
-                "name": name,
-                "x": steps,
-                "y": values,
-                "mode": mode,
-                "line": {"width": 1.5},
-            }
-        )
+    traces = [_trace(chart, name, records) for name in names]
+    has_own_range = chart.is_logarithmic or chart.is_stacked
     layout = {
         "title": {"text": chart.title, "font": {"size": 14}},
         "height": _HEIGHT_PIXELS,
         "template": plotly.io.templates["plotly_white"].to_plotly_json(),
         "margin": {"l": 56, "r": 12, "t": 40, "b": 36},
         "hovermode": "x unified",
+        "barmode": "stack",
+        "bargap": 0,
         "showlegend": len(names) > 1,
-        "legend": {"orientation": "h", "y": -0.2, "font": {"size": 10}},
+        "legend": {"orientation": "h", "traceorder": "normal", "y": -0.2, "font": {"size": 10}},
         "yaxis": {
             "title": {"text": chart.unit},
             "type": "log" if chart.is_logarithmic else "linear",
-            "range": _range_of_constant(drawn) if not chart.is_logarithmic else None,
+            "range": None if has_own_range else _range_of_constant({y for one in traces for y in one["y"]}),
         },
         "shapes": [_vertical_line(step) for step in _first_steps_of_later_attempts(records)],
     }
@@ -161,6 +177,16 @@ def curves(chart: Chart, records: Sequence[MetricsRecord], *, present: Sequence[
             config={"displaylogo": False, "displayModeBar": "hover", "responsive": True},
         )
     )
+
+
+def _trace(chart: Chart, name: str, records: Sequence[MetricsRecord]) -> dict[str, Any]:
+    points = [(record.step, record.values[name]) for record in records if name in record.values]
+    steps, values = zip(*points, strict=True)
+    trace = {"name": name, "x": steps, "y": values}
+    if chart.is_stacked:
+        return {"type": "bar", **trace}
+    mode = "lines" if len(steps) > 1 else "markers"
+    return {"type": "scatter", **trace, "mode": mode, "line": {"width": 1.5}}
 
 
 def _vertical_line(step: int) -> dict[str, Any]:

@@ -57,14 +57,29 @@ METRICS = {
         "above its target"
     ),
     "kl": "estimated divergence from the reference policy, nats a token, with `algorithm.kl`",
-    "sampling/sampling_logp_difference/mean": "absolute difference of trainer's and engine's logprobs, nats",
+    "sampling/sampling_logp_difference/mean": (
+        "absolute difference of trainer's and engine's logprobs, nats; this and the greatest are over tokens "
+        "sampled with the weights that the step begins with, and are left out where there is none"
+    ),
     "sampling/sampling_logp_difference/max": "greatest",
+    "sampling/mismatch_kl/k1": (
+        "divergence of the trainer, before the step's first update, from the engines that sampled, nats a "
+        "token; over all tokens, whatever weights sampled them, estimated as `k1`, which may be negative"
+    ),
+    "sampling/mismatch_kl/k3": "the same estimated as `k3`, which is never negative",
     "sampling/importance_sampling_ratio/min": (
         "least ratio of trainer to engine probability of a token, after the correction; without one it is "
         "not there"
     ),
     "sampling/importance_sampling_ratio/mean": "its mean",
     "sampling/importance_sampling_ratio/max": "greatest",
+    "mask_ratio/geometric_sequences": "share of completions left out, with `algorithm.geometricMask`",
+    "mask_ratio/geometric_tokens": "share of tokens in them",
+    "mask_ratio/trust_region_low": (
+        "share of tokens left out, with `algorithm.trustRegionMask`, because their probability fell too far "
+        "below the engine's"
+    ),
+    "mask_ratio/trust_region_high": "because it rose too far above",
     "batch/micro_batches": (
         "forward and backward passes of each training process for the batch of a step, in each of "
         "`algorithm.numIterations`"
@@ -92,13 +107,40 @@ METRICS = {
     "dynamic_sampling/generated_reward": (
         "mean reward of all that were sampled; `reward` is of those that are trained on"
     ),
+    "async/staleness/mean": (
+        "with `async`: mean age of the groups of the step, in steps trained since the weights that sampled "
+        "their oldest token"
+    ),
+    "async/staleness/max": "greatest age",
+    "async/groups_by_staleness/NAME": "how many of them are NAME steps old; those that are 0 are left out",
+    "async/failed_groups": "groups that could not be sampled, in whose places others were sampled",
+    "async/dropped_groups": "groups that were cancelled because they would have become too old",
+    "async/queued_groups": "groups that were finished and not trained when the step had taken its own",
+    "async/running_groups": "groups that were being sampled or scored then",
+    "async/trainer_idle_seconds": (
+        "of the step: `time/generate_seconds`, in which the trainer waited for groups, and "
+        "`time/sync_seconds`, in which it waited for a weight sync; this and the next three are left out in "
+        "a step that has samples from the journal"
+    ),
+    "async/engine_idle_seconds": (
+        "seconds of the step in which an engine that could sample had no request, or was paused: the mean "
+        "over engines"
+    ),
+    "async/engine_idle_share": "the same by `step_time`",
+    "async/tokens_per_busy_second": (
+        "sampled tokens of the step by the seconds in which the mean engine was not idle: "
+        "`tokens_per_second` is by wall clock; left out where they were idle for more than 90 % of the step"
+    ),
     "num_tokens": "prompt and completion tokens of the whole run so far",
     "tokens_per_second": (
         "sampled tokens of the step, also of groups that were dropped, by its whole duration"
     ),
     "step_time": "seconds",
-    "time/sync_seconds": "the weight sync before the step",
-    "time/generate_seconds": "sampling",
+    "time/sync_seconds": (
+        "the weight sync before the step; with `async` what the step waits for it: until the one before has "
+        "ended, and the weights are copied"
+    ),
+    "time/generate_seconds": "sampling; with `async` what the step waits for its groups",
     "time/score_seconds": (
         "waiting for rewards after the last completion was finished: groups are scored while others are "
         "generated"

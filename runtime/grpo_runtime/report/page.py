@@ -15,8 +15,17 @@ from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import Mode
 from grpo_api.v1alpha1.status import ConditionType
 from grpo_runtime.errors import UserError
-from grpo_runtime.report.charts import curves, library, sections_for
+from grpo_runtime.report.charts import WHO_WAITED, curves, library, sections_for
 from grpo_runtime.report.metrics_file import METRICS_FILE, MetricsRecord, read_metrics
+from grpo_runtime.report.overlap import (
+    ENGINE_IDLE,
+    TRAINER_IDLE,
+    better_overlapped_split,
+    describe_waits,
+    measured,
+    overlap,
+    pictured,
+)
 from grpo_runtime.report.phases import (
     Split,
     StepSeconds,
@@ -67,6 +76,7 @@ def render_page(output_dir: Path) -> str:
             (section.title, [curves(chart, records, present=present) for chart in section.charts])
             for section in sections_for(present)
         ],
+        waits=_waits(run, records),
         time=_time(run, records),
         samples=_samples(output_dir),
         configuration=yaml.safe_dump(run.to_object(), sort_keys=False, allow_unicode=True),
@@ -108,14 +118,17 @@ def _warnings(run: RunConfig, newest: MetricsRecord) -> list[str]:
 
 
 def _time(run: RunConfig, records: Sequence[MetricsRecord]) -> dict[str, Any]:
-    """Medians of the phases of a step, who waits for whom, and what would be better."""
+    """Medians of the phases of a step, and of a step that does not sample ahead who waits for whom, and what
+    would be better."""
     values = [record.values for record in records]
     found = step_seconds(values)
     if found is None:
         return {}
     sentences = [describe_syncs(values)]
     idle: dict[str, float] = {}
-    if run.mode is Mode.DISAGGREGATED:
+    if run.asynchronous is not None:
+        idle = _measured_idle_seconds(records)
+    elif run.mode is Mode.DISAGGREGATED:
         idle = idle_seconds(found)
         sentences.append(_split_sentence(run, found))
     return {
@@ -126,16 +139,54 @@ def _time(run: RunConfig, records: Sequence[MetricsRecord]) -> dict[str, Any]:
     }
 
 
+def _measured_idle_seconds(records: Sequence[MetricsRecord]) -> dict[str, float]:
+    found = measured(records)
+    return {
+        who: statistics.median(record.values[metric] for record in found)
+        for who, metric in (("trainer", TRAINER_IDLE), ("engines", ENGINE_IDLE))
+        if found
+    }
+
+
+def _waits(run: RunConfig, records: Sequence[MetricsRecord]) -> dict[str, Any]:
+    """In asynchronous training: the picture of who waits for whom, and the split that it suggests."""
+    steps = measured(records)
+    if run.asynchronous is None or not steps:
+        return {}
+    found = overlap([record.values for record in steps])
+    num_engines = _num_engines(run, step_seconds([record.values for record in records]))
+    num_ranks, gpus = run.topology.world_size, run.engine.num_workers
+    sentences = [describe_waits(found, num_ranks=num_ranks, num_engines=num_engines)]
+    better = better_overlapped_split(
+        found, num_ranks=num_ranks, num_engines=num_engines, gpus_per_engine=gpus
+    )
+    if better is not None:
+        sentences.append(_compare(Split(num_ranks, num_engines, found.step_seconds), better, gpus))
+    return {
+        "charts": [curves(chart, pictured(steps), present=list(found.shares)) for chart in WHO_WAITED],
+        "sentence": " ".join(sentences) if sentences[0] else "",
+    }
+
+
+def _num_engines(run: RunConfig, found: StepSeconds | None) -> int:
+    return (found and found.num_engines) or run.topology.rollout_replicas
+
+
 def _split_sentence(run: RunConfig, found: StepSeconds) -> str:
-    num_ranks, num_engines = run.topology.world_size, found.num_engines or run.topology.rollout_replicas
+    num_ranks, num_engines = run.topology.world_size, _num_engines(run, found)
     gpus = run.engine.num_workers
     better = better_split(found, num_ranks=num_ranks, num_engines=num_engines, gpus_per_engine=gpus)
     now = Split(num_ranks, num_engines, found.step)
     if better is None:
         return f"{_describe(now, gpus)} is about the best split of these GPUs."
+    return _compare(now, better, gpus)
+
+
+def _compare(now: Split, better: Split, gpus_per_engine: int) -> str:
     return (
-        f"{_describe(now, gpus)} takes {now.step_seconds:.3g} s a step. {_describe(better, gpus)} would take "
-        f"at best {better.step_seconds:.3g} s, if both grow in proportion."
+        f"{_describe(now, gpus_per_engine)} takes {now.step_seconds:.3g} s a step. "
+        f"{_describe(better, gpus_per_engine)} would take at best {better.step_seconds:.3g} s, if both grow "
+        "in proportion."
     )
 
 

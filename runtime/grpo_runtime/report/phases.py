@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-_STEP_TIME, _PHASE = "step_time", "time/{}_seconds"
+STEP_TIME, PHASE = "step_time", "time/{}_seconds"
 PHASES = ("sync", "generate", "score", "train", "digest")
 """In their order in a step; `other` is what is left of it."""
 MIN_GAIN = 0.05
@@ -43,8 +43,8 @@ class Stopwatch:
 
     def seconds(self) -> dict[str, float]:
         """`step_time`, and `time/PHASE_seconds` of each phase."""
-        phases = {_PHASE.format(name): seconds for name, seconds in self._phases.items()}
-        return {_STEP_TIME: self._clock() - self._started, **phases}
+        phases = {PHASE.format(name): seconds for name, seconds in self._phases.items()}
+        return {STEP_TIME: self._clock() - self._started, **phases}
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,14 @@ class Split:
 def step_seconds(steps: Sequence[Mapping[str, float]]) -> StepSeconds | None:
     """The medians over `steps`, which are the metrics of each step in order, without the first. None when no
     step was measured."""
-    measured = [step for step in steps if _STEP_TIME in step]
+    measured = [step for step in steps if STEP_TIME in step]
     measured = measured[_WARM_UP_STEPS:] or measured
     if not measured:
         return None
     phases = {
-        phase: statistics.median(step.get(_PHASE.format(phase), 0.0) for step in measured) for phase in PHASES
+        phase: statistics.median(step.get(PHASE.format(phase), 0.0) for step in measured) for phase in PHASES
     }
-    total = statistics.median(step[_STEP_TIME] for step in measured)
+    total = statistics.median(step[STEP_TIME] for step in measured)
     phases = {phase: seconds for phase, seconds in phases.items() if seconds > 0}
     phases["other"] = max(0.0, total - sum(phases.values()))
     engines = [step[ENGINES] for step in measured if ENGINES in step]
@@ -85,7 +85,8 @@ def step_seconds(steps: Sequence[Mapping[str, float]]) -> StepSeconds | None:
 
 
 def idle_seconds(seconds: StepSeconds) -> dict[str, float]:
-    """Seconds of a step in which trainer and engines, which have GPUs of their own, wait for one another.
+    """Seconds of a step in which trainer and engines, which have GPUs of their own, wait for one another, in
+    a run whose steps sample and train one after the other.
 
     The trainer waits for completions and rewards; engines wait for rewards and for the update. A sync keeps
     both busy.
@@ -126,7 +127,7 @@ def phase_of(metric: str) -> str | None:
 def describe_syncs(steps: Sequence[Mapping[str, float]]) -> str:
     """The medians of the metrics of these steps as a sentence; empty where no step has them. Metrics that
     no step has are left out."""
-    seconds, of_step = _median(steps, _PHASE.format("sync")), _median(steps, _STEP_TIME)
+    seconds, of_step = _median(steps, PHASE.format("sync")), _median(steps, STEP_TIME)
     if seconds is None or not of_step:
         return ""
     parts = [f"weight sync: {seconds:.3g} s of {of_step:.3g} s a step at the median"]

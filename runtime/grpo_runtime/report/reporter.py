@@ -10,7 +10,7 @@ from pathlib import Path
 from grpo_api.contract.graces import TRAINER_GRACE_SECONDS, trainer_grace_seconds
 from grpo_api.contract.learning_signal import StepsWithoutSignal
 from grpo_api.contract.mismatch import MISMATCH_METRIC, mismatch_after
-from grpo_api.contract.progress import EngineCounts, EngineNote, Progress, TrainerState
+from grpo_api.contract.progress import AsyncProgress, EngineCounts, EngineNote, Progress, TrainerState
 from grpo_api.contract.run_config import JobRef
 from grpo_api.judge.engines import NO_ENGINE_SECONDS
 from grpo_api.v1alpha1.status import ConditionType
@@ -62,8 +62,8 @@ class Reporter:
         self._attempt = initial.attempt
         self._has_mismatch_bound = has_mismatch_bound
         self._reward_names = reward_names
-        self._num_sampled: int | None = None
-        """Samples that were finished at the last report, while completions are sampled."""
+        self._last_generation: Generation | None = None
+        """At the last report, while completions are sampled."""
         self._num_moved = 0
         self._needs_engines = True
         self._clock = clock
@@ -86,7 +86,8 @@ class Reporter:
         without_weights: Sequence[EngineNote] = (),
     ) -> None:
         """Report that rank 0 waits: for an engine if none is current and one is needed, else for completions
-        or rewards. `waits_for` says what of the latter takes long, if anything does.
+        or rewards. `waits_for` says what takes long of the latter, and of groups that are begun ahead, if
+        anything does.
 
         An attempt that has begun has no current engine in every weight sync. Its state stays Training until
         that has lasted for NO_ENGINE_SECONDS, and what it waits for is said from STILL_SECONDS on.
@@ -96,13 +97,12 @@ class Reporter:
         """
         self._without_weights = tuple(without_weights)
         engines = with_notes(engines, (*without_weights, *(stopped(generation) if generation else ())))
-        num_done = generation.num_done if generation and engines.current else None
-        is_still = num_done is not None and num_done == self._num_sampled
-        self._num_sampled = num_done
+        before, self._last_generation = self._last_generation, generation if engines.current else None
+        is_still = self._last_generation is not None and self._last_generation.is_still_since(before)
         if engines.current or not self._needs_engines:
             self._without_engine_since = None
             step = self.progress.latest.step + 1
-            message = still_message(generation, step=step) if generation else waits_for
+            message = waits_for or (still_message(generation, step=step) if generation else "")
             self.progress.update(
                 is_sign_of_life=not is_still,
                 state=TrainerState.TRAINING,
@@ -176,6 +176,7 @@ class Reporter:
             reward=values.get("reward"),
             policy_version=policy_version,
             tokens_per_second=values.get("tokens_per_second"),
+            asynchronous=AsyncProgress.of_metrics(values),
             engines=with_notes(engines, self._without_weights),
             state=TrainerState.TRAINING,
             message=self._with_note(""),

@@ -81,6 +81,28 @@ def still_message(generation: Generation, *, step: int) -> str:
     if generation.quiet_seconds < STILL_SECONDS:
         return ""
     seconds = rounded_down(generation.quiet_seconds)
+    done = f"step {step}: {generation.num_done} of {generation.num_samples} samples are done"
+    still = f"{done}, and none was finished in the last {seconds} s; open are {_places(generation)}"
+    return still + stopped_message(generation)
+
+
+def still_ahead_message(
+    generation: Generation, *, step: int, num_finished: int, num_groups: int, num_running: int
+) -> str:
+    """The same where groups are begun ahead: `step` needs `num_groups`, of all groups `num_finished` are, and
+    `num_running` are being sampled, for this step and for later ones."""
+    if generation.quiet_seconds < STILL_SECONDS:
+        return ""
+    seconds = rounded_down(generation.quiet_seconds)
+    finished = f"step {step}: {min(num_finished, num_groups)} of {num_groups} groups are finished"
+    if num_finished >= num_groups:
+        finished += ", but others would be too old after it"
+    still = f"{num_running} are being sampled, and no sample was finished in the last {seconds} s"
+    return f"{finished}; {still}; open are {_places(generation)}{stopped_message(generation)}"
+
+
+def _places(generation: Generation) -> str:
+    """Where open samples are."""
     given = sorted(generation.given.items(), key=lambda item: (-item[1], item[0]))
     places = [f"{number} on {engine}" for engine, number in given[:_MAX_BUSY]]
     if len(given) > _MAX_BUSY:
@@ -88,9 +110,7 @@ def still_message(generation: Generation, *, step: int) -> str:
         places.append(f"{sum(number for _, number in rest)} on {len(rest)} other engines")
     if generation.num_waiting:
         places.append(f"{generation.num_waiting} not given to an engine yet")
-    done = f"step {step}: {generation.num_done} of {generation.num_samples} samples are done"
-    still = f"{done}, and none was finished in the last {seconds} s; open are {', '.join(places)}"
-    return still + stopped_message(generation)
+    return ", ".join(places)
 
 
 def unscored_message(

@@ -8,7 +8,10 @@ import json
 import logging
 import ssl
 import time
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,8 @@ AUTHORITY = "ca.crt"
 """The key of a Secret that is no header."""
 _FEWEST_SECRET_CHARACTERS = 4
 MAX_ANSWER_BYTES = 1 << 24
+_MAX_STEPS = 64
+"""Of so many steps and evaluations it is remembered whether the service answers."""
 _CONNECT_SECONDS = 10.0
 _OUTAGES = frozenset(
     {
@@ -92,7 +97,8 @@ class ServiceClient:
 
     async def score(self, request: RewardRequest) -> Column:
         """The rewards of a chunk. Its deadline is that of one request. A chunk that misses it has no rewards,
-        unless the service answers nothing at all of the step or evaluation, which is an outage.
+        unless the service answers nothing at all of the step or evaluation, nor of what is asked at the same
+        time, which is an outage.
 
         Raises RewardServiceUnreachableError at the end of our patience with an outage, and UserError for a
         certificate that cannot be trusted.
@@ -103,9 +109,10 @@ class ServiceClient:
             reason = f"a column cannot be written as JSON: {error}"
             return failed_column(self._name, request, reason=reason, kind=FailureKind.RAISED)
         async with self._is_free:
-            self._silence.asks(key, step=request.step, is_evaluation=request.is_evaluation)
+            of = (request.step, request.is_evaluation)
             try:
-                answer = await self._post_with_patience(body, key=key)
+                with self._silence.asks(key, of=of) as answers:
+                    answer = await self._post_with_patience(body, key=key, answers=answers)
                 values, refused = read_answer(answer, num_samples=len(request.completions))
             except BadServiceAnswerError as error:
                 return failed_column(self._name, request, reason=str(error), kind=FailureKind.RAISED)
@@ -129,11 +136,11 @@ class ServiceClient:
         if self._session is not None:
             await self._session.close()
 
-    async def _post_with_patience(self, body: bytes, *, key: str) -> bytes:
+    async def _post_with_patience(self, body: bytes, *, key: str, answers: "_Answers") -> bytes:
         began, pause = time.monotonic(), self._patience.first_pause
         while True:
             try:
-                return await self._post(body, key=key)
+                return await self._post(body, key=key, answers=answers)
             except _OutageError as error:
                 self._out_since = began if self._out_since is None else self._out_since
                 self._why_out = str(error)
@@ -148,7 +155,7 @@ class ServiceClient:
             await asyncio.sleep(pause)
             pause = min(2 * pause, self._patience.longest_pause)
 
-    async def _post(self, body: bytes, *, key: str) -> bytes:
+    async def _post(self, body: bytes, *, key: str, answers: "_Answers") -> bytes:
         """The body of an answer 200. Raises TimeoutError, _OutageError and BadServiceAnswerError."""
         assert self._session is not None
         secrets = service_headers(self._service)
@@ -173,7 +180,7 @@ class ServiceClient:
         except aiohttp.ClientConnectionError as error:
             raise _OutageError(without_secrets(first_line(error), headers=secrets)) from error
         except TimeoutError as error:
-            if not self._silence.is_outage:
+            if not answers.are_missing:
                 raise
             raise _OutageError(f"no answer within timeoutSeconds, {self._timeout_seconds:g} s") from error
         except aiohttp.ClientPayloadError as error:
@@ -201,29 +208,55 @@ class _OutageError(Exception):
     """The service cannot be reached, or says that it is overloaded."""
 
 
+@dataclass(eq=False)
+class _Answers:
+    """Whether a service answers what it is asked of a step, or of an evaluation."""
+
+    is_answered: bool = False
+    """A request of it was answered, or any other one while one of it was open."""
+    keys: set[str] = field(default_factory=set)
+    """Its requests, and those which were open at the same time."""
+
+    @property
+    def are_missing(self) -> bool:
+        """Whether several requests have no answer and none has one. A single one may itself be the reason."""
+        return not self.is_answered and len(self.keys) > 1
+
+
 class _Silence:
-    """Tells a service that hangs from a chunk that takes it too long: of a step, or of an evaluation, whether
-    it answered anything and which requests it got."""
+    """Tells a service that hangs from a chunk that takes it too long.
+
+    It looks at the chunks of a step, or of an evaluation, because an answer to one says little about a later
+    one. Steps whose chunks are asked for at the same time, as in asynchronous training, count for each other
+    while they are.
+    """
 
     def __init__(self) -> None:
-        self._asked_of: tuple[int, bool] | None = None
-        self._is_answered = False
-        self._keys: set[str] = set()
+        self._answers: OrderedDict[tuple[int, bool], _Answers] = OrderedDict()
+        """By step and whether it is an evaluation, those asked for last at the end."""
+        self._open: list[tuple[str, _Answers]] = []
 
-    def asks(self, key: str, *, step: int, is_evaluation: bool) -> None:
-        """A request of the step is sent, or of the evaluation before it."""
-        if self._asked_of != (step, is_evaluation):
-            self._asked_of, self._is_answered, self._keys = (step, is_evaluation), False, set()
-        self._keys.add(key)
+    @contextmanager
+    def asks(self, key: str, *, of: tuple[int, bool]) -> Iterator[_Answers]:
+        """While a request of a step is open, or of the evaluation before it."""
+        answers = self._answers.setdefault(of, _Answers())
+        self._answers.move_to_end(of)
+        while len(self._answers) > _MAX_STEPS:
+            self._answers.popitem(last=False)
+        opened = (key, answers)
+        self._open.append(opened)
+        keys = {one for one, _ in self._open}
+        for _, other in self._open:
+            other.keys |= keys
+        try:
+            yield answers
+        finally:
+            self._open.remove(opened)
 
     def ends(self) -> None:
         """A request was answered, whatever the answer was."""
-        self._is_answered = True
-
-    @property
-    def is_outage(self) -> bool:
-        """Whether several requests have no answer and none has one. A single one may itself be the reason."""
-        return not self._is_answered and len(self._keys) > 1
+        for _, answers in self._open:
+            answers.is_answered = True
 
 
 async def _bounded(response: aiohttp.ClientResponse) -> bytes:

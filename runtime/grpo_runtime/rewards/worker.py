@@ -21,8 +21,10 @@ from pydantic import TypeAdapter
 
 from grpo_runtime.process.line_worker import (
     START_TIMEOUT_SECONDS,
+    Lines,
     LineWorker,
     WorkerFailedError,
+    WorkerProgram,
     failure_reply,
     serve,
 )
@@ -86,11 +88,15 @@ def reward_worker(function: RewardFunction, *, start_timeout_seconds: float | No
     what is usual for its kind."""
     kind = kind_of(function)
     return LineWorker(
-        "grpo_runtime.rewards.worker",
-        worker_config(function),
-        what=f"rewards: starting {function.name}",
-        environment=kind.environment(function.source),
-        start_timeout_seconds=start_timeout_seconds or kind.start_timeout_seconds or START_TIMEOUT_SECONDS,
+        WorkerProgram(
+            module="grpo_runtime.rewards.worker",
+            config=worker_config(function),
+            what=f"rewards: starting {function.name}",
+            environment=kind.environment(function.source),
+            start_timeout_seconds=start_timeout_seconds
+            or kind.start_timeout_seconds
+            or START_TIMEOUT_SECONDS,
+        )
     )
 
 
@@ -102,7 +108,13 @@ def worker_config(function: RewardFunction) -> str:
 
 def main(arguments: list[str]) -> int:
     """The program of a worker: serve until the requests end; returns the exit code."""
-    return serve(arguments, load=_function, reply=_reply)
+    return serve(arguments, load=_function, answer=_answer)
+
+
+def _answer(function: Callable[..., Any], lines: Lines, runner: asyncio.Runner) -> None:
+    """One reply to each request. Between `read` and the next one no event loop runs."""
+    while (request := runner.run(lines.read())) is not None:
+        lines.send(_reply(function, request, runner))
 
 
 def _function(config: dict[str, Any]) -> Callable[..., Any]:

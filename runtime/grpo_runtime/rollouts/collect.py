@@ -123,7 +123,7 @@ class Collection:
         finally:
             for task in self._scoring.values():
                 task.cancel()
-        self._scorer.judge(self._groups)
+        self._scorer.judge(self._groups, step=self._groups[0].step)
         for group in self._groups:
             if group.number in self._scoring and group.failures:
                 # only now: if the step is refused, the next attempt asks the function again

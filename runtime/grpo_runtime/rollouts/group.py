@@ -20,9 +20,9 @@ class Group:
     """The completions of one prompt, which compete. It is asked for, then sampled, then scored."""
 
     step: int
-    """Optimizer steps that are done before it is sampled."""
+    """Optimizer steps that are done when it is begun."""
     number: int
-    """Its index among the groups of the step, from 0."""
+    """Its index among the groups of the step, from 0; in asynchronous training among those of the run."""
     prompt: Prompt
     requests: Sequence[GenerateRequest]
     """[G]."""
@@ -33,6 +33,11 @@ class Group:
 
     def __post_init__(self) -> None:
         self.rollouts = self.rollouts or [None] * len(self.requests)
+
+    def forget_samples(self) -> None:
+        """It is as when it was begun."""
+        self.rollouts = [None] * len(self.requests)
+        self.columns = None
 
     @property
     def is_evaluation(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Protocol
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.errors import KnownError
+from grpo_runtime.errors import KnownError, UserError
 from grpo_runtime.weight_sync.source import WeightSource
 
 
@@ -63,6 +63,10 @@ class Rollout:
 OnFinished = Callable[[int, Rollout], None]
 """Takes a sample as soon as it is finished, with the index of its request. Called in any thread, once for
 each sample; it must not raise."""
+
+
+OnRead = Callable[[], None]
+"""Learns that weights are copied and may change from then on. Called in any thread; it must not raise."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,15 @@ class Generation:
         """Samples that no engine has been given."""
         return max(0, self.num_samples - self.num_done - sum(self.given.values()))
 
+    def is_still_since(self, before: "Generation | None") -> bool:
+        """Whether no sample was finished, and no call begun, since `before`. Where each call is for one
+        sample, of those that run none is ever done: then only `quiet_seconds` begin again."""
+        return (
+            before is not None
+            and self.num_done == before.num_done
+            and self.quiet_seconds >= before.quiet_seconds
+        )
+
 
 class Engines(Protocol):
     """The rollout engines of a run, as rank 0 sees them. Only those with the newest weights are given work.
@@ -144,16 +157,30 @@ class Engines(Protocol):
     it has a process of its own and can be started again.
     """
 
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether several calls of `generate` may run at the same time, as in a fleet. Colocated engines take
+        one at a time: a call begins when the one before has returned."""
+        ...
+
     def counts(self) -> EngineCounts:
         """Engines by state, as of now."""
         ...
 
-    async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
+    async def sync(
+        self,
+        weights: WeightSource,
+        *,
+        version: PolicyVersion,
+        probe: Probe | None,
+        on_read: OnRead | None = None,
+    ) -> SyncReport:
         """Give every engine the weights, and verify them with the probe where there is one.
 
         A fleet transfers them to every engine that it can reach. At the first call of an attempt it waits for
         all desired engines, or for at least one after a stated wait; later it takes those that it finds, and
-        waits while there is none. Colocated engines load from their rank's policy, all at once.
+        waits while there is none. Colocated engines load from their rank's policy, all at once. `on_read` is
+        called once the weights may change.
         """
         ...
 
@@ -187,6 +214,12 @@ class Engines(Protocol):
         Colocated, where such a failure ends the attempt or the engine."""
         ...
 
+    def take_idle_seconds(self) -> Mapping[str, float]:
+        """Engine -> the seconds in which it could serve and had no request, or was paused, since they were
+        last taken; one that had none is left out. Empty in mode Colocated, where engines and trainer take
+        turns."""
+        ...
+
     async def close(self) -> None:
         """Let go of every connection. Engines in pods stay as they are; those in ranks end with their
         rank."""
@@ -211,3 +244,7 @@ class EngineGoneError(EngineError):
 
 class EngineTimeoutError(EngineError):
     """The engine was reached and did not answer before the deadline."""
+
+
+class FunctionFailedError(UserError):
+    """sampling.rolloutFunction was late, raised, or ended its process. Another try may succeed."""

@@ -6,6 +6,7 @@ from transformers import PreTrainedTokenizerBase
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.data.prompt import ChatOptions, Prompt, encode_prompt
+from grpo_runtime.data.sampler import Drawn
 from grpo_runtime.data.seeds import derive_seed
 from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import GenerateRequest
@@ -62,6 +63,28 @@ def make_groups(
         )
         groups.append(Group(step=step, number=number, prompt=prompt, requests=requests))
     return groups
+
+
+def make_group_of_run(
+    drawn: Drawn, *, step: int, run_config: RunConfig, tokenizer: PreTrainedTokenizerBase
+) -> Group:
+    """A group of `groupSize` samples of a prompt, begun after `step` finished steps, whichever step is
+    trained on it. Its seeds are those that it has in synchronous training, where each step is trained on the
+    next prompts.
+
+    Raises UserError for a prompt that leaves no room for maxTokens.
+    """
+    algorithm = run_config.algorithm
+    step_of_seeds, place = divmod(drawn.ordinal, algorithm.prompts_per_step)
+    requests = make_requests(
+        drawn.prompt,
+        count=algorithm.group_size,
+        step=step_of_seeds,
+        place=place,
+        run_config=run_config,
+        tokenizer=tokenizer,
+    )
+    return Group(step=step, number=drawn.ordinal, prompt=drawn.prompt, requests=requests)
 
 
 def make_requests(

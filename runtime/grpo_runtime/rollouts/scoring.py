@@ -27,13 +27,14 @@ class Scorer:
         and one that is slow costs no other group its rewards."""
         return await self._pool.submit(self._request(group))
 
-    def judge(self, groups: Sequence[Group]) -> None:
-        """Look at the failures of groups of one step, or of an evaluation, which count for no step.
+    def judge(self, groups: Sequence[Group], *, step: int) -> None:
+        """Look at the failures of groups of the step after `step` finished ones, or of an evaluation, which
+        count for no step.
 
         Raises UserError when a function fails more than it may.
         """
-        first, given = groups[0], [group.scored_columns for group in groups]
-        self._pool.judge(given, step=first.step, is_evaluation=first.is_evaluation)
+        given = [group.scored_columns for group in groups]
+        self._pool.judge(given, step=step, is_evaluation=groups[0].is_evaluation)
 
     def metrics(self, groups: Sequence[Group]) -> dict[str, float]:
         """What the functions logged, and how often they failed."""

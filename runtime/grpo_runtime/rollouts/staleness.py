@@ -69,6 +69,7 @@ class StalenessBound:
         )
         if len(taken) < self.groups_per_step:
             return Choice()
+        assert len(taken) == self.groups_per_step, "more groups are outstanding than can be trained in time"
         return Choice(trained=[finished[index] for index in sorted(taken)])
 
     def is_kept_by(self, groups: Iterable[Aged], *, step: int) -> bool:

@@ -5,7 +5,7 @@ They come from the journal where it has them, else from the source and the rewar
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
@@ -49,7 +49,9 @@ class StepGroups:
     metrics: Mapping[str, float]
     """Metrics of the choice between them."""
     sync: SyncReport | None
-    """None where the journal had all of them, so that no engine was needed."""
+    """None where engines got no weights for the step: it needed none, or they have them from before."""
+    sampler: dict[str, Any]
+    """State of the sampler once the step is trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +92,7 @@ class Stream:
             num_replayed = self.journal.restore(groups)
             with watch.phase("sync"):
                 sync = sync or await self._prepare_engines(groups, num_replayed=num_replayed)
-            collection = self.collect(groups, journal=self.journal)
+            collection = Collection(groups, scorer=self.scorer, journal=self.journal, thread=self.thread)
             with watch.phase("generate"):
                 await self.attend(collection.sample(self.source, stays_awake=dynamic is not None))
             with watch.phase("score"):
@@ -103,11 +105,16 @@ class Stream:
             sampled=selection.sampled,
             metrics=selection.metrics(),
             sync=sync,
+            sampler=self.sampler.state_dict(),
         )
 
-    def collect(self, groups: Sequence[Group], *, journal: Journal | NoJournal) -> Collection:
-        """The collection that fills `groups`, and records it in `journal`."""
-        return Collection(groups, scorer=self.scorer, journal=journal, thread=self.thread)
+    async def give_weights(self, step: int) -> SyncReport:
+        """Give the engines the weights of `step` finished steps, for an evaluation; the next step gives them
+        once more."""
+        return await self.sync(step)
+
+    async def close(self) -> None:
+        """Nothing runs between two steps."""
 
     def _next_groups(self, count: int, *, step: int, first_number: int) -> list[Group]:
         return make_groups(
@@ -170,10 +177,18 @@ class Selection:
         """Metrics of dynamic sampling, in a run that has it."""
         if self._max_rounds is None:
             return {}
-        rewards = compute_advantages(rewards_of(self.sampled), options=self._options).rewards
-        return {
-            ROUNDS: float(self._num_rounds),
-            GENERATED: float(len(self.sampled)),
-            DROPPED: float(len(self.sampled) - len(self._selected)),
-            GENERATED_REWARD: rewards.nanmean().item(),
-        }
+        dropped = len(self.sampled) - len(self._selected)
+        found = dynamic_sampling_metrics(self.sampled, num_dropped=dropped, options=self._options)
+        return {ROUNDS: float(self._num_rounds), **found}
+
+
+def dynamic_sampling_metrics(
+    sampled: Sequence[Group], *, num_dropped: int, options: AdvantageOptions
+) -> dict[str, float]:
+    """Metrics of all groups that were sampled for a step, of which `num_dropped` teach nothing."""
+    rewards = compute_advantages(rewards_of(sampled), options=options).rewards
+    return {
+        GENERATED: float(len(sampled)),
+        DROPPED: float(num_dropped),
+        GENERATED_REWARD: rewards.nanmean().item(),
+    }

@@ -19,22 +19,29 @@ class EngineCall:
 
     `parameters` are vLLM's of completions, and a call for logprobs has none. Of `n` completions with a seed,
     vLLM draws number i with seed + i. `core` is the one of an engine's cores that is to answer, from 0; None
-    leaves it to vLLM.
+    leaves it to vLLM. With a `cache_salt` the engine reads cached prefixes only of calls with the same one.
     """
 
     token_ids: Sequence[int]
     parameters: Mapping[str, Any]
     core: int | None = None
+    cache_salt: str | None = None
 
     def frame(self) -> Frame:
-        """The completion as it is sent."""
-        return Frame({"parameters": self.parameters, "core": self.core}, {"token_ids": _ids(self.token_ids)})
+        """The call as it is sent."""
+        header: dict[str, Any] = {"parameters": self.parameters, "core": self.core}
+        if self.cache_salt is not None:
+            header["cache_salt"] = self.cache_salt
+        return Frame(header, {"token_ids": _ids(self.token_ids)})
 
     @classmethod
     def of(cls, frame: Frame) -> "EngineCall":
         """The call in a frame. Raises KeyError, TypeError or ValueError for a frame that holds none."""
         header = frame.header
-        return cls(_read_ids(frame), dict(header["parameters"]), core=header["core"])
+        cache_salt = header.get("cache_salt")
+        if cache_salt is not None and not isinstance(cache_salt, str):
+            raise TypeError(f"the cache salt {cache_salt!r} is no text")
+        return cls(_read_ids(frame), dict(header["parameters"]), core=header["core"], cache_salt=cache_salt)
 
 
 def request_frame(request: GenerateRequest) -> Frame:

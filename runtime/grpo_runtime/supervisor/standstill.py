@@ -19,7 +19,7 @@ from grpo_runtime.report.position import Position, read_positions
 from grpo_runtime.report.progress import STANDSTILL_FILE, rounded_down
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.storage.files import write_atomically
-from grpo_runtime.supervisor.places import PlacesOfPod, ask_other_pods, describe, places_of_pod
+from grpo_runtime.supervisor.positions import PodPositions, ask_other_pods, describe, positions_of_pod
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Standstill:
         settings: TrainerSettings,
         *,
         dump_stacks: Callable[[Collection[int]], None],
-        ask_others: Callable[[TrainerSettings], list[PlacesOfPod]] = ask_other_pods,
+        ask_others: Callable[[TrainerSettings], list[PodPositions]] = ask_other_pods,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`dump_stacks` makes processes, by local rank, print where they are into the log of the pod."""
@@ -51,9 +51,9 @@ class Standstill:
         self._moves: dict[int, int] = {}
         self._moved_at = clock()
         self._is_told = False
-        self._others: list[PlacesOfPod] | None = None
+        self._others: list[PodPositions] | None = None
         """What the other pods said in this standstill; None while none was asked."""
-        self._asking: Future[list[PlacesOfPod]] | None = None
+        self._asking: Future[list[PodPositions]] | None = None
 
     def look(self) -> None:
         """Write the sentence about a standstill, or take it back once a process continues."""
@@ -71,16 +71,16 @@ class Standstill:
             self._tell(seconds, local_ranks=positions.keys())
 
     def _tell(self, seconds: float, *, local_ranks: Collection[int]) -> None:
-        sentence = f"no training process has made progress for {rounded_down(seconds)} s: {self._places()}"
+        sentence = f"no training process has made progress for {rounded_down(seconds)} s: {self._positions()}"
         if not self._is_told:
             logger.warning("%s; the stacks of those of this pod follow", sentence)
             self._dump_stacks(local_ranks)
         self._is_told = True
         write_atomically(self._file, sentence)
 
-    def _places(self) -> str:
+    def _positions(self) -> str:
         """Where the processes are, in trainer pod 0 those of all pods once it has asked the others."""
-        pods, num_nodes = [places_of_pod(self._settings)], self._settings.run_config.topology.num_nodes
+        pods, num_nodes = [positions_of_pod(self._settings)], self._settings.run_config.topology.num_nodes
         if self._settings.node_index == 0 and num_nodes > 1:
             self._ask()
         if self._others is None:

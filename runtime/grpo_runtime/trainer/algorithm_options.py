@@ -4,11 +4,19 @@ from enum import StrEnum
 from typing import Any
 
 from grpo_api.contract.run_config import ResolvedAlgorithm, RunConfig
-from grpo_api.v1alpha1.spec import EntropySpec, ImportanceCorrectionSpec, KLSpec
+from grpo_api.v1alpha1.spec import (
+    EntropySpec,
+    GeometricMaskSpec,
+    ImportanceCorrectionSpec,
+    KLSpec,
+    TrustRegionMaskSpec,
+)
 from grpo_runtime.algorithm.entropy_bonus import EntropyBonus, EntropyControl
+from grpo_runtime.algorithm.geometric_mask import GeometricMask
 from grpo_runtime.algorithm.importance_correction import ImportanceCorrection
 from grpo_runtime.algorithm.kl import KLPenalty
 from grpo_runtime.algorithm.registry import exposed_options
+from grpo_runtime.algorithm.trust_region_mask import TrustRegionMask
 from grpo_runtime.algorithm.types import AdvantageOptions, LossOptions
 
 
@@ -57,6 +65,10 @@ def _loss_option(value: Any) -> Any:
         return _penalty(value)
     if isinstance(value, EntropySpec):
         return EntropyBonus(coefficient=value.coefficient) if value.has_bonus else None
+    if isinstance(value, GeometricMaskSpec):
+        return GeometricMask(low=value.low, high=value.high)
+    if isinstance(value, TrustRegionMaskSpec):
+        return TrustRegionMask(low=value.low, high=value.high)
     return value.value if isinstance(value, StrEnum) else value
 
 

@@ -26,6 +26,9 @@ class Batch:
     """[B, T-1] float32, the sampler's; 0 outside the mask."""
     advantages: torch.Tensor
     """[B] float32."""
+    is_current: torch.Tensor
+    """[B, T-1] bool, false where other weights sampled token t + 1 than those that the step begins with; true
+    outside the mask."""
 
     @cached_property
     def lengths(self) -> list[int]:
@@ -42,6 +45,7 @@ class Batch:
                 loss_mask=torch.zeros((1, NUM_EMPTY_TOKENS - 1), dtype=torch.bool),
                 rollout_logprobs=torch.zeros((1, NUM_EMPTY_TOKENS - 1)),
                 advantages=torch.zeros(1),
+                is_current=torch.ones((1, NUM_EMPTY_TOKENS - 1), dtype=torch.bool),
             )
         width = max(self.lengths[row] for row in rows)
         index = torch.tensor(rows)
@@ -50,6 +54,7 @@ class Batch:
             self.loss_mask[index, : width - 1],
             self.rollout_logprobs[index, : width - 1],
             self.advantages[index],
+            self.is_current[index, : width - 1],
         )
 
     def to(self, device: torch.device) -> "Batch":
@@ -59,15 +64,22 @@ class Batch:
             self.loss_mask.to(device),
             self.rollout_logprobs.to(device),
             self.advantages.to(device),
+            self.is_current.to(device),
         )
 
 
 def make_batch(
-    rollouts: Sequence[Rollout], *, advantages: torch.Tensor, pad_id: int, masks_truncated: bool = False
+    rollouts: Sequence[Rollout],
+    *,
+    advantages: torch.Tensor,
+    pad_id: int,
+    masks_truncated: bool = False,
+    step: int | None = None,
 ) -> Batch:
     """Pad `rollouts` to one rectangle; `advantages` [B] are in the same order. With `masks_truncated` no
     token counts of a completion that was cut at the token limit (DAPO's overlong filtering, arXiv:2503.14476,
-    section 3.4)."""
+    section 3.4). The policy has done `step` steps, and tokens that it sampled before are not current; without
+    it all are."""
     starts = torch.tensor([len(rollout.prompt_ids) for rollout in rollouts]).unsqueeze(1)
     ends = starts + torch.tensor([len(rollout.completion_ids) for rollout in rollouts]).unsqueeze(1)
     columns = torch.arange(int(ends.max()))
@@ -87,7 +99,27 @@ def make_batch(
             loss_mask[row] = False
         elif rollout.loss_mask is not None:
             loss_mask[row, is_completion[row]] = torch.tensor(rollout.loss_mask)
-    return Batch(token_ids, loss_mask, rollout_logprobs, advantages.to(torch.float32))
+    return Batch(
+        token_ids,
+        loss_mask,
+        rollout_logprobs,
+        advantages.to(torch.float32),
+        _current_tokens(rollouts, starts=starts, width=len(columns), step=step),
+    )
+
+
+def _current_tokens(
+    rollouts: Sequence[Rollout], *, starts: torch.Tensor, width: int, step: int | None
+) -> torch.Tensor:
+    """[B, T-1] as `Batch.is_current`; `starts` [B, 1] are where the completions begin. An attempt continues
+    with the same weights after as many steps, so it is not compared."""
+    is_current = torch.ones((len(rollouts), width - 1), dtype=torch.bool)
+    for row, rollout in enumerate(rollouts):
+        first = int(starts[row]) - 1
+        for span in rollout.versions:
+            if step is not None and span.version.step != step:
+                is_current[row, first + span.start : first + span.end] = False
+    return is_current
 
 
 def _joined(parts: Iterable[tuple[float, ...]], *, dtype: torch.dtype) -> torch.Tensor:
@@ -103,6 +135,7 @@ def send_batch(batch: Batch, *, ranks: Ranks) -> None:
         batch.loss_mask.to(torch.uint8),
         batch.rollout_logprobs,
         batch.advantages,
+        batch.is_current.to(torch.uint8),
     ):
         ranks.broadcast(tensor)
 
@@ -117,4 +150,5 @@ def receive_batch(*, ranks: Ranks) -> Batch:
         loss_mask=ranks.broadcast(torch.empty(shape, dtype=torch.uint8)).bool(),
         rollout_logprobs=ranks.broadcast(torch.empty(shape, dtype=torch.float32)),
         advantages=ranks.broadcast(torch.empty(num_sequences, dtype=torch.float32)),
+        is_current=ranks.broadcast(torch.empty(shape, dtype=torch.uint8)).bool(),
     )

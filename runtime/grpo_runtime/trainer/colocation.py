@@ -26,7 +26,7 @@ from grpo_runtime.engines.colocated.ray.layout import RayShape
 from grpo_runtime.engines.colocated.ray.node_folder import ray_token
 from grpo_runtime.engines.colocated.ray.rank_end import actor_of
 from grpo_runtime.engines.colocated.recovering_engine import RecoveringEngine
-from grpo_runtime.engines.vllm.arguments import is_cpu_build
+from grpo_runtime.engines.registry import engine_kind
 from grpo_runtime.rollouts.interface import Engines
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.torch_threads import num_engine_threads
@@ -99,12 +99,12 @@ def _start_within(
     run_config: RunConfig, *, model_dir: Path, name: str, release_memory: Callable[[], None]
 ) -> EngineOfRank:
     """The engine in this process."""
-    from grpo_runtime.engines.vllm.local_engine import VllmEngine
-
+    kind = engine_kind()
+    kind.import_colocated()
     backend = find_usable_backend(run_config)
     release_memory()
     return RankEngine(
-        VllmEngine(run_config, model_dir=model_dir, name=name),
+        kind.make_colocated(run_config, model_dir=model_dir, name=name),
         backend=backend,
         sleep_level=run_config.engine.sleep_level,
         timeout_seconds=run_config.weight_sync.timeout_seconds,
@@ -165,6 +165,6 @@ def _environment() -> dict[str, str]:
     """Environment of an engine in a process of its own."""
     return child_environment(
         os.environ,
-        is_cpu=is_cpu_build(),
+        of_engine=engine_kind().colocated_environment(),
         device_index=torch.cuda.current_device() if torch.cuda.is_available() else None,
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.data.prompt import Prompt
-from grpo_runtime.engines.vllm.arguments import is_cpu_build
+from grpo_runtime.engines.registry import engine_kind
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.model.fit import require_cpu_heads, require_fit
@@ -90,7 +90,7 @@ def main(arguments: list[str]) -> int:
             settings.run_config,
             volumes_dir=settings.volumes_dir,
             cache_dir=settings.cache_dir,
-            has_cpu_engines=is_cpu_build(),
+            has_cpu_engines=engine_kind().is_cpu_build(),
         )
     except Exception as error:  # reported by the exit code, as a trainer does
         return write_termination_message(describe_failure(error), termination_log=options.termination_log)

@@ -4,6 +4,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from grpo_api.contract import mismatch
 from grpo_api.contract.learning_signal import StepsWithoutSignal
@@ -27,6 +28,7 @@ from grpo_runtime.rewards.pool import RewardPool
 from grpo_runtime.rollouts.collect import EngineSource
 from grpo_runtime.rollouts.function.turns import FunctionOptions, RolloutFunction
 from grpo_runtime.rollouts.interface import Engines
+from grpo_runtime.rollouts.journal.async_journal import AsyncJournal
 from grpo_runtime.rollouts.journal.journal import JOURNAL, Journal, NoJournal
 from grpo_runtime.rollouts.sampling import sampling_checksum
 from grpo_runtime.rollouts.scoring import Scorer
@@ -167,18 +169,21 @@ async def _started_function(context: RankContext) -> AsyncIterator[RolloutFuncti
         yield function
 
 
-def _open_journal(context: RankContext) -> Journal | NoJournal:
+def _open_journal(context: RankContext) -> Journal | AsyncJournal | NoJournal:
     settings, run_config, ranks = context.settings, context.settings.run_config, context.ranks
     if not run_config.keeps_journal:
         return NoJournal()
-    return Journal(
-        settings.output_dir / JOURNAL,
-        job_uid=run_config.job.uid,
-        attempt=settings.attempt,
-        sampling=sampling_checksum(run_config.sampling),
-        reward_names=_reward_names(run_config),
-        layout=f"{run_config.strategy} over {ranks.world_size} x {context.strategy.device.type}",
-    )
+    parts: dict[str, Any] = {
+        "job_uid": run_config.job.uid,
+        "attempt": settings.attempt,
+        "sampling": sampling_checksum(run_config.sampling),
+        "reward_names": _reward_names(run_config),
+        "layout": f"{run_config.strategy} over {ranks.world_size} x {context.strategy.device.type}",
+    }
+    folder, asynchronous = settings.output_dir / JOURNAL, run_config.asynchronous
+    if asynchronous is not None:
+        return AsyncJournal(folder, **parts, max_staleness=asynchronous.max_staleness)
+    return Journal(folder, **parts)
 
 
 def _make_sampler(context: RankContext) -> tuple[PromptSampler, Mapping[str, int]]:

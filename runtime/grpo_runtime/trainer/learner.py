@@ -189,6 +189,7 @@ class Learner:
                 ref_logprobs=ref,
                 entropies=entropies,
                 entropy_threshold=threshold,
+                is_current=piece.is_current,
             ),
             options=self._options,
             denominators=denominators,

@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from grpo_api.contract.learning_signal import PREFIX, Lack, count_step
 from grpo_api.contract.run_config import RunConfig
@@ -15,13 +15,16 @@ from grpo_runtime.export.upload import ModelUploads
 from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.process.background import LoopThread
 from grpo_runtime.report.metrics import count_tokens
+from grpo_runtime.report.overlap import IdleEngines
 from grpo_runtime.report.phases import Stopwatch
 from grpo_runtime.report.reporter import Reporter
 from grpo_runtime.report.samples import Sample
 from grpo_runtime.report.waiting import without_weights
-from grpo_runtime.rollouts.collect import Source
+from grpo_runtime.rollouts.async_stream import AsyncStream
+from grpo_runtime.rollouts.collect import Collection, Source
 from grpo_runtime.rollouts.group import Group, completions_of, rewards_of
-from grpo_runtime.rollouts.interface import Engines, Generation, SyncReport
+from grpo_runtime.rollouts.interface import Engines, Generation, OnRead, SyncReport
+from grpo_runtime.rollouts.journal.async_journal import AsyncJournal
 from grpo_runtime.rollouts.journal.journal import Journal, NoJournal
 from grpo_runtime.rollouts.scoring import Scorer
 from grpo_runtime.rollouts.stream import StepGroups, Stream
@@ -53,7 +56,7 @@ class Coordinator:
     scorer: Scorer
     reporter: Reporter
     saver: Saver
-    journal: Journal | NoJournal
+    journal: Journal | AsyncJournal | NoJournal
     decoder: CompletionDecoder
     source: Source
     thread: LoopThread
@@ -70,32 +73,42 @@ class Coordinator:
         When any rank is asked to stop, all end at the last step boundary, which is saved.
         """
         stream = self._stream()
+        try:
+            return await self._train(state, stream=stream)
+        finally:
+            await stream.close()
+
+    async def _train(self, state: RunState, *, stream: Stream | AsyncStream) -> bool:
         for step in range(state.step, self.run_config.total_steps):
             self._note_commit()
+            # an evaluation or a save between two steps is part of neither
+            self.engines.take_idle_seconds()
             watch = Stopwatch(self.clock)
             try:
                 groups = await stream.groups_of(step, watch=watch)
+                if self.run_config.asynchronous is not None:
+                    # what was waited for is here: a message about it would stay while the step is trained
+                    self._report_waiting()
                 await self._store_journal(watch=watch)
                 self.ranks.announce(Command.TRAIN)
             except StopRequestedError:
                 return await self._stop(state)
             learned = self._learn(groups.trained, step=step, watch=watch)
-            state = self._after_step(state, groups.trained, lack=learned.lack)
+            state = self._after_step(state, groups, lack=learned.lack)
             # the seconds of a step are without those of an evaluation
-            seconds = watch.seconds()
+            seconds, idle = watch.seconds(), self._take_idle()
             evaluated = await self._evaluate(state, stream=stream)
-            self._report(state, groups, learned, {**seconds, **evaluated.metrics})
+            self._report(state, groups, learned, {**seconds, **evaluated.metrics}, idle=idle)
             is_due = state.step % self.run_config.checkpoint.every_steps == 0
             await self._save(state, is_due=is_due or evaluated.is_best)
             if evaluated.is_stopped:
                 return await self._stop(state)
         return await self._finish(state)
 
-    def _stream(self) -> Stream:
-        return Stream(
+    def _stream(self) -> Stream | AsyncStream:
+        parts: dict[str, Any] = dict(
             run_config=self.run_config,
             position=self.ranks.position,
-            engines=self.engines,
             source=self.source,
             sampler=self.sampler,
             scorer=self.scorer,
@@ -104,9 +117,11 @@ class Coordinator:
             tokenizer=self.decoder.tokenizer,
             thread=self.thread,
             attend=self._attend,
-            sync=self._sync,
             advantages=advantage_options(self.run_config),
         )
+        if self.run_config.asynchronous is not None:
+            return AsyncStream(**parts, begin_sync=self._begin_sync, generation=self.engines.generation)
+        return Stream(**parts, engines=self.engines, sync=self._sync)
 
     async def _store_journal(self, *, watch: Stopwatch) -> None:
         """Wait until the journal has the step on disk, which must be before it is trained on."""
@@ -127,6 +142,7 @@ class Coordinator:
                 advantages=advantages.advantages,
                 pad_id=self._pad_id,
                 masks_truncated=self.run_config.algorithm.mask_truncated,
+                step=step,
             )
             send_batch(batch, ranks=self.ranks)
             metrics = self.learner.update(batch, step=step)
@@ -157,6 +173,13 @@ class Coordinator:
 
     async def _sync(self, step: int) -> SyncReport:
         """Give the engines the policy of `step` finished steps; also the first one, and after a resume."""
+        report = await self._attend(self._begin_sync(step))
+        # generation may end before the next report is due, and training then takes as long as it takes
+        self._report_waiting()
+        return report
+
+    def _begin_sync(self, step: int, on_read: OnRead | None = None) -> Coroutine[Any, Any, SyncReport]:
+        """A weight sync, to be awaited while ranks hand out the weights."""
         probe = None
         if self.run_config.weight_sync.verify:
             self.ranks.announce(Command.PROBE)
@@ -164,13 +187,11 @@ class Coordinator:
             probe = make_probe(self.strategy, self.run_config, tokenizer=self.decoder.tokenizer)
         self.ranks.announce(Command.SYNC)
         self.ranks.position.at("begins the weight sync")
-        sync = self.engines.sync(self.strategy.engine_weights(), version=self._version(step), probe=probe)
-        report = await self._attend(sync)
-        # generation may end before the next report is due, and training then takes as long as it takes
-        self._report_waiting()
-        return report
+        return self.engines.sync(
+            self.strategy.engine_weights(), version=self._version(step), probe=probe, on_read=on_read
+        )
 
-    async def _evaluate(self, state: RunState, *, stream: Stream) -> Evaluated:
+    async def _evaluate(self, state: RunState, *, stream: Stream | AsyncStream) -> Evaluated:
         """Measure the policy of `state` where that is due. The engines get its weights before the next step
         asks for them, and once more then."""
         evaluation = self.evaluation
@@ -180,8 +201,8 @@ class Coordinator:
         groups = evaluation.groups(state.step)
         try:
             with watch.phase("evaluate"):
-                await self._sync(state.step)
-                collection = stream.collect(groups, journal=NoJournal())
+                await stream.give_weights(state.step)
+                collection = Collection(groups, scorer=self.scorer, journal=NoJournal(), thread=self.thread)
                 await self._attend(collection.sample(self.source))
                 measuring = evaluation.measure(collection.score(), groups)
                 found = await self._attend(measuring, waits_for=collection.waits_for)
@@ -198,21 +219,33 @@ class Coordinator:
             self.ranks.announce(Command.DIGEST)
             return self.journal.trained(step, weight_digest(self.strategy, ranks=self.ranks))
 
-    def _after_step(self, state: RunState, groups: Sequence[Group], *, lack: Lack | None) -> RunState:
+    def _after_step(self, state: RunState, groups: StepGroups, *, lack: Lack | None) -> RunState:
         """Where the run stands now that the step after `state` is trained."""
         return RunState(
             step=state.step + 1,
-            num_tokens=state.num_tokens + sum(count_tokens(completions_of(groups))),
-            sampler=self.sampler.state_dict(),
+            num_tokens=state.num_tokens + sum(count_tokens(completions_of(groups.trained))),
+            sampler=groups.sampler,
             learner=asdict(self.learner.state),
             without_signal=count_step(state.without_signal, lack),
         )
 
+    def _take_idle(self) -> IdleEngines | None:
+        """How long engines were idle, where they sample while the trainer trains."""
+        if self.run_config.asynchronous is None:
+            return None
+        return IdleEngines(self.engines.take_idle_seconds(), num_engines=self.engines.counts().known)
+
     def _report(
-        self, state: RunState, groups: StepGroups, learned: Learned, measured: Mapping[str, float]
+        self,
+        state: RunState,
+        groups: StepGroups,
+        learned: Learned,
+        measured: Mapping[str, float],
+        *,
+        idle: IdleEngines | None,
     ) -> None:
         values = {
-            **step_metrics(groups, learned, scorer=self.scorer, measured=measured),
+            **step_metrics(groups, learned, scorer=self.scorer, measured=measured, idle=idle),
             **self.saver.take_metrics(),
             "num_tokens": float(state.num_tokens),
             **{name: float(number) for name, number in self.left_out.items()},

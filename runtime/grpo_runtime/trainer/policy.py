@@ -87,8 +87,9 @@ class Policy(torch.nn.Module):
         return {name: tensor for name, tensor in self.model.named_buffers() if name in saved}
 
     def engine_dtype(self, name: str) -> torch.dtype:
-        """Dtype in which a parameter is put together for engines: the run's precision, or the adapter's own,
-        whose product is rounded once it is in the weights."""
+        """Dtype in which the shards of a parameter are put together for engines, before it is cast to the one
+        in which it travels (`PolicyWeights.layout`): the run's precision, or the adapter's own, whose product
+        is rounded once it is in the weights."""
         return ADAPTER_DTYPE if is_of_adapter(name) else self.dtype
 
     def forward(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from grpo_api.v1alpha1.spec import Mode
-from grpo_runtime.engines.vllm.arguments import IN_PROCESS_ENVIRONMENT, engine_environment, is_cpu_build
+from grpo_runtime.engines.registry import engine_kind
 from grpo_runtime.model.source import import_for
 from grpo_runtime.settings import read_trainer_settings
 
@@ -21,18 +21,19 @@ _BEFORE_A_FORK = {
 
 
 def import_rank(*, run_dir: Path) -> Callable[[Mapping[str, str]], NoReturn]:
-    """Import what a rank will need, and return what it does. In mode Colocated also vLLM, unless the engines
-    have processes of their own, which import it themselves.
+    """Import what a rank will need, and return what it does. In mode Colocated also the engine's library,
+    unless the engines have processes of their own, which import it themselves.
 
     Raises UserError as `read_trainer_settings` does.
     """
     run_config = read_trainer_settings(os.environ).run_config
     holds_engines = run_config.mode is Mode.COLOCATED and not run_config.engine_has_own_process
+    kind = engine_kind()
     if holds_engines:
-        os.environ.update(engine_environment(is_cpu=is_cpu_build()) | IN_PROCESS_ENVIRONMENT)
+        os.environ.update(kind.colocated_environment())
     with _environment(_BEFORE_A_FORK):
         if holds_engines:
-            import grpo_runtime.engines.vllm.local_engine
+            kind.import_colocated()
         import grpo_runtime.engines.fleet.fleet  # noqa: F401 - so that no rank has to
         from grpo_runtime.trainer.rank import run_rank
 

@@ -8,6 +8,7 @@ from grpo_api.contract.learning_signal import Lack
 from grpo_runtime.algorithm.advantages import Advantages, reward_metrics
 from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.report.metrics import completion_metrics, sync_metrics
+from grpo_runtime.report.overlap import IdleEngines, wait_metrics
 from grpo_runtime.report.samples import Sample
 from grpo_runtime.rollouts.group import Group, completions_of, rewards_of
 from grpo_runtime.rollouts.journal.journal import REPLAYED
@@ -34,9 +35,15 @@ class Learned:
 
 
 def step_metrics(
-    groups: StepGroups, learned: Learned, *, scorer: Scorer, measured: Mapping[str, float]
+    groups: StepGroups,
+    learned: Learned,
+    *,
+    scorer: Scorer,
+    measured: Mapping[str, float],
+    idle: IdleEngines | None = None,
 ) -> dict[str, float]:
-    """The metrics of a step by TRL's names; `measured` are its seconds, and what an evaluation found."""
+    """The metrics of a step by TRL's names; `measured` are its seconds, and what an evaluation found. `idle`
+    is given in asynchronous training."""
     rewards, completions = rewards_of(groups.trained), completions_of(groups.trained)
     values = {
         **scorer.metrics(groups.sampled),
@@ -53,6 +60,8 @@ def step_metrics(
         # where samples were replayed it would say how fast a disk is
         num_tokens = sum(rollout.num_sampled for rollout in completions_of(groups.sampled))
         values["tokens_per_second"] = num_tokens / values["step_time"]
+        if idle is not None:
+            values |= wait_metrics(values, idle=idle, num_tokens=num_tokens)
     return values
 
 

@@ -8,7 +8,7 @@ import torch
 
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.run_config import RunConfig
-from grpo_runtime.engines.vllm.arguments import is_cpu_build
+from grpo_runtime.engines.registry import engine_kind
 from grpo_runtime.errors import KnownError, UserError
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.weight_sync.interface import Backend, ModelFiles, Reach
@@ -42,7 +42,7 @@ def find_usable_backend(run: RunConfig) -> Backend[Any]:
     there is none, and LookupError as `find_backend` does.
     """
     backend = backend_in_run(run)
-    require_gpu(backend, has_gpu=not is_cpu_build(), role="trainer")
+    require_gpu(backend, has_gpu=not engine_kind().is_cpu_build(), role="trainer")
     require_found_gpu(backend, is_found=torch.cuda.is_available())
     return backend
 

@@ -11,7 +11,7 @@ import torch
 from torch.distributed import BroadcastOptions, PrefixStore, ProcessGroupGloo, Store
 
 from grpo_runtime.errors import first_line
-from grpo_runtime.weight_sync.group import GroupReceiver, Invite, Join, MemberPlace
+from grpo_runtime.weight_sync.group import GroupMember, GroupReceiver, Invite, Join
 from grpo_runtime.weight_sync.group_sender import GroupSender
 from grpo_runtime.weight_sync.interface import Backend, GroupBrokenError, Reach, Receiver, ReceiverSettings
 from grpo_runtime.weight_sync.receiver import StagingReceiver
@@ -25,20 +25,20 @@ _REST_SECONDS = 1.0
 class GlooGroup:
     """A group of members that have met; see `Communicator`."""
 
-    def __init__(self, store: Store, place: MemberPlace, *, own_address: str, invite: Invite) -> None:
+    def __init__(self, store: Store, member: GroupMember, *, own_address: str, invite: Invite) -> None:
         """Meet the others. Raises GroupBrokenError when one of them does not come."""
         invite(b"")
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined] # not in stubs
         # by address: a pod's or a laptop's host name may resolve to nothing that the other side can reach
         options._devices = [ProcessGroupGloo.create_device(hostname=own_address)]
-        options._timeout = timedelta(seconds=place.meeting_seconds)
+        options._timeout = timedelta(seconds=member.meeting_seconds)
         self._works: deque[Any] = deque(maxlen=4)
         _let_go_of_the_idle()
         try:
-            self._group = ProcessGroupGloo(PrefixStore(place.key, store), place.rank, place.size, options)
+            self._group = ProcessGroupGloo(PrefixStore(member.key, store), member.rank, member.size, options)
         except RuntimeError as error:
             raise GroupBrokenError(
-                f"not all members met within {place.meeting_seconds:g} s: {first_line(error)}"
+                f"not all members met within {member.meeting_seconds:g} s: {first_line(error)}"
             ) from error
 
     def broadcast(self, buffer: torch.Tensor, *, timeout_seconds: float) -> "GlooWork":
@@ -113,4 +113,5 @@ def gloo_backend(name: str, *, join: Join = GlooGroup, rank_gpu: FindGpu = gpu_o
         make_sender=partial(GroupSender, join=join),
         make_receiver=make_receiver,
         is_collective=True,
+        receives_while_serving=True,
     )

@@ -33,9 +33,9 @@ UniqueId = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]{171}=$")]
 
 
 @dataclass(frozen=True)
-class MemberPlace:
-    """One member's rank in a group of `size`. `key` is that of the group: no other group has it. `nccl_id`
-    is NCCL's id of it, where the group is one of NCCL and the rank is not 0, which makes the id."""
+class GroupMember:
+    """One member of a group of `size`, by its rank. `key` is that of the group: no other group has it.
+    `nccl_id` is NCCL's id of it, where the group is one of NCCL and the rank is not 0, which makes the id."""
 
     key: str
     rank: int
@@ -75,7 +75,9 @@ Invite = Callable[[bytes], None]
 class Join(Protocol):
     """Meets the other members at the store."""
 
-    def __call__(self, store: Store, place: MemberPlace, *, own_address: str, invite: Invite) -> Communicator:
+    def __call__(
+        self, store: Store, member: GroupMember, *, own_address: str, invite: Invite
+    ) -> Communicator:
         """Blocks until all are there. The trainer calls `invite` once they may come, and before it waits for
         them. Raises GroupBrokenError when one does not come in time."""
         ...
@@ -111,8 +113,8 @@ class GroupReceiver:
         parsed = parse_init_info(info)
         store = find_store(parsed)
         own_address = local_address_towards(parsed.address)
-        place = parsed.place(worker=self._worker)
-        self._group = self._join(store, place, own_address=own_address, invite=_invite_nobody)
+        member = parsed.member(worker=self._worker)
+        self._group = self._join(store, member, own_address=own_address, invite=_invite_nobody)
         self._key = parsed.key
 
     def missing_bytes(self, num_bytes: int) -> int:
@@ -164,10 +166,10 @@ class GroupInitInfo(BaseModel):
     nccl_unique_id_b64: Annotated[UniqueId | None, Field(repr=False)] = None
     """Only in a group of NCCL."""
 
-    def place(self, *, worker: int) -> MemberPlace:
+    def member(self, *, worker: int) -> GroupMember:
         """The rank of this worker of the engine in the group."""
         nccl_id = base64.b64decode(self.nccl_unique_id_b64 or "")
-        return MemberPlace(self.key, self.first_rank + worker, self.size, self.meeting_seconds, nccl_id)
+        return GroupMember(self.key, self.first_rank + worker, self.size, self.meeting_seconds, nccl_id)
 
 
 def parse_init_info(info: Info) -> GroupInitInfo:

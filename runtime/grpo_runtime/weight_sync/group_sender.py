@@ -20,8 +20,8 @@ from grpo_runtime.weight_sync.deadlines import not_done_within
 from grpo_runtime.weight_sync.group import (
     Communicator,
     GroupInitInfo,
+    GroupMember,
     Join,
-    MemberPlace,
     broadcast_all,
     host_store,
     local_address_towards,
@@ -102,9 +102,9 @@ class GroupEnd:
             invited.cancel()
         raise WeightSyncError("the trainer is in the group before the engines may come")
 
-    def join(self, join: Join, store: Store, place: MemberPlace, *, own_address: str) -> None:
+    def join(self, join: Join, store: Store, member: GroupMember, *, own_address: str) -> None:
         """Meet the engines. Blocks."""
-        communicator = join(store, place, own_address=own_address, invite=self._invitation.set_result)
+        communicator = join(store, member, own_address=own_address, invite=self._invitation.set_result)
         with self._leaving:
             if not self._is_left:
                 self._communicator = communicator
@@ -333,8 +333,8 @@ class GroupSender:
         addresses = await group.in_thread(lambda: [local_address_towards(host) for host in hosts])
         store = await group.in_thread(partial(self._host, addresses[0], timeout_seconds=limit))
         size = 1 + sum(peer.num_workers for peer in engines.values())
-        place = MemberPlace(key=group.key, rank=0, size=size, meeting_seconds=limit)
-        joining = group.in_thread(partial(group.join, self._join, store, place, own_address=addresses[0]))
+        member = GroupMember(key=group.key, rank=0, size=size, meeting_seconds=limit)
+        joining = group.in_thread(partial(group.join, self._join, store, member, own_address=addresses[0]))
         nccl_id = await group.invitation(joining)
         calls: dict[str, Awaitable[None]] = {}
         first_rank = 1

@@ -76,6 +76,13 @@ class NeedsAllWeightsError(WeightSyncError):
     MARK = "this engine must be given all weights"
 
 
+class NeedsPauseError(WeightSyncError):
+    """A receiver in an engine that serves has no memory to stage the weights in: only one whose engine is
+    paused may put them into the model while they arrive."""
+
+    MARK = "this engine must be paused to receive"
+
+
 class WrongTagError(WeightSyncError):
     """A stream has another tag than it should."""
 
@@ -231,7 +238,8 @@ class WeightSender(Protocol[W_contra]):
         ...
 
     async def start(self, engines: Collection[str]) -> Failures:
-        """Open an update, ending one that an earlier trainer left open. The engines must be paused."""
+        """Open an update, ending one that an earlier trainer left open. The engines must be paused, unless
+        the backend `receives_while_serving`."""
         ...
 
     async def update(
@@ -316,7 +324,8 @@ class Backend(Generic[W]):
     the prepared weights are. `wait_until_ready` waits, before engines are paused, until they can be sent, for
     as long as something of it is done every so many seconds; it raises WeightSyncError, and SupersededError
     once a later attempt has begun. `update_bytes` says how many bytes an engine is sent that can use what
-    changed, None until that is known.
+    changed, None until that is known. `receives_while_serving` says that an engine may receive before it is
+    paused: nothing touches its model until `finish`.
     """
 
     name: str
@@ -331,3 +340,4 @@ class Backend(Generic[W]):
     name_version: Callable[[W, PolicyVersion], None] | None = None
     wait_until_ready: Callable[[W, float], Awaitable[None]] | None = None
     update_bytes: Callable[[W], int | None] | None = None
+    receives_while_serving: bool = False

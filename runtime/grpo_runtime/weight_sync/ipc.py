@@ -340,4 +340,5 @@ def ipc_backend(
         make_sender=make_sender,
         make_receiver=make_receiver,
         needs_gpu=True,
+        receives_while_serving=True,
     )

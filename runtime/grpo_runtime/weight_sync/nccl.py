@@ -35,7 +35,7 @@ from torch.distributed import BroadcastOptions, HashStore, PrefixStore, Store
 
 from grpo_runtime.errors import first_line
 from grpo_runtime.process.background import in_thread
-from grpo_runtime.weight_sync.group import GroupReceiver, Invite, MemberPlace
+from grpo_runtime.weight_sync.group import GroupMember, GroupReceiver, Invite
 from grpo_runtime.weight_sync.group_sender import GroupSender
 from grpo_runtime.weight_sync.interface import (
     Backend,
@@ -101,7 +101,7 @@ class LibraryGroup(Protocol):
 class Connect(Protocol):
     """Makes a member of a group, which has not begun to connect."""
 
-    def __call__(self, place: MemberPlace, *, device: Any) -> LibraryGroup: ...
+    def __call__(self, member: GroupMember, *, device: Any) -> LibraryGroup: ...
 
 
 class NcclGroup:
@@ -114,7 +114,7 @@ class NcclGroup:
     def __init__(
         self,
         store: Store,
-        place: MemberPlace,
+        member: GroupMember,
         *,
         own_address: str,
         invite: Invite,
@@ -127,24 +127,24 @@ class NcclGroup:
         `own_address` is not used: NCCL finds its interfaces by itself, or by NCCL_SOCKET_IFNAME.
         """
         self.device = device
-        self.is_sender = place.rank == 0
-        if not self.is_sender and not place.nccl_id:
+        self.is_sender = member.rank == 0
+        if not self.is_sender and not member.nccl_id:
             raise WeightSyncError("the trainer has sent no id of NCCL: does it run the same release?")
         self._slots: list[torch.Tensor | None] = [None] * BUFFERS_IN_FLIGHT
         self._num_sent = 0
         with device.use():
-            members = PrefixStore(f"{place.key}/members", store)
-            self._group = connect(place, device=device)
+            members = PrefixStore(f"{member.key}/members", store)
+            self._group = connect(member, device=device)
             self.watchdog = Watchdog(partial(_leave, self._group, members, is_sender=self.is_sender))
             advice = _ADVICE
             try:
-                ends_at = time.monotonic() + place.meeting_seconds
-                with self.watchdog.within(place.meeting_seconds):
+                ends_at = time.monotonic() + member.meeting_seconds
+                with self.watchdog.within(member.meeting_seconds):
                     met = self._begin_to_meet() if self.is_sender else None
                     if met is not None:
                         invite(_id_while_meeting(self._group, met, ends_at=ends_at))
                     advice = ""
-                    _come_together(members, place)
+                    _come_together(members, member)
                     # all of them reach the trainer, so that only NCCL can fail to connect them
                     advice = _ADVICE
                     self._wait_for_meeting(met or self._begin_to_meet(), ends_at=ends_at)
@@ -229,17 +229,17 @@ class NcclWork:
 class TorchNccl:
     """NCCL through torch; see `LibraryGroup`."""
 
-    def __init__(self, place: MemberPlace, *, device: CudaDevice) -> None:
+    def __init__(self, member: GroupMember, *, device: CudaDevice) -> None:
         from torch.distributed import ProcessGroupNCCL  # not in every build of torch
 
         options = ProcessGroupNCCL.Options()
         options.config.blocking = 0
         options._timeout = timedelta(seconds=_ABORT_SECONDS)
         self._device = device
-        self._ids = _store_of_id(place)
+        self._ids = _store_of_id(member)
         # for good: it is of no concern to communicators that block, as those of training
-        os.environ.setdefault("TORCH_NCCL_NONBLOCKING_TIMEOUT", str(math.ceil(place.meeting_seconds)))
-        if place.size > _RANKS_PER_ROOT:
+        os.environ.setdefault("TORCH_NCCL_NONBLOCKING_TIMEOUT", str(math.ceil(member.meeting_seconds)))
+        if member.size > _RANKS_PER_ROOT:
             # one id for all of them, where torch would make several. For good too: it reads this while it
             # connects, for as long as the others take to come, and groups of training work with it as well
             os.environ["TORCH_NCCL_RANKS_PER_ROOT"] = str(_MOST_RANKS)
@@ -249,7 +249,7 @@ class TorchNccl:
             # with it torch looks for the other members in the store
             ENABLE_INTRA_NODE_COMM="0",
         ):
-            self._group: Any = ProcessGroupNCCL(self._ids, place.rank, place.size, options)
+            self._group: Any = ProcessGroupNCCL(self._ids, member.rank, member.size, options)
 
     def meet(self) -> None:
         """Connect to the others, and wait until the communicator of all members is there."""
@@ -291,19 +291,19 @@ def _id_while_meeting(group: LibraryGroup, met: Future[None], *, ends_at: float)
     raise GroupBrokenError("NCCL has made no id for the group")
 
 
-def _store_of_id(place: MemberPlace) -> HashStore:
+def _store_of_id(member: GroupMember) -> HashStore:
     """A store of this member alone, with the id of the group where that is known."""
     ids = HashStore()
-    ids.set_timeout(timedelta(seconds=place.meeting_seconds))
-    if place.nccl_id:
-        ids.set(_KEY_OF_FIRST_ID, place.nccl_id)  # type: ignore[arg-type] # takes bytes too
+    ids.set_timeout(timedelta(seconds=member.meeting_seconds))
+    if member.nccl_id:
+        ids.set(_KEY_OF_FIRST_ID, member.nccl_id)  # type: ignore[arg-type] # takes bytes too
     return ids
 
 
-def _come_together(store: Store, place: MemberPlace) -> None:
+def _come_together(store: Store, member: GroupMember) -> None:
     """Wait until all members are at the store, whose deadline is that of the meeting."""
-    store.set(str(place.rank), "")
-    store.wait([str(rank) for rank in range(place.size)], timedelta(seconds=place.meeting_seconds))
+    store.set(str(member.rank), "")
+    store.wait([str(rank) for rank in range(member.size)], timedelta(seconds=member.meeting_seconds))
 
 
 def _leave(group: LibraryGroup, members: Store, *, is_sender: bool) -> None:
@@ -372,4 +372,5 @@ def nccl_backend(
         make_receiver=make_receiver,
         is_collective=True,
         needs_gpu=True,
+        receives_while_serving=True,
     )

@@ -149,4 +149,5 @@ def shared_memory_backend(name: str, *, rank_gpu: FindGpu = gpu_of_rank) -> Back
         prepare=lambda source: shared_copy(source, rank_gpu()),
         make_sender=make_sender,
         make_receiver=lambda settings: StagingReceiver(SharedMemoryReceiver(), settings),
+        receives_while_serving=True,
     )

@@ -9,14 +9,21 @@ import torch
 from loss_batch import CORRECTION, batch, options, rows
 
 from grpo_runtime.algorithm.entropy_bonus import EntropyBonus
+from grpo_runtime.algorithm.geometric_mask import GeometricMask
 from grpo_runtime.algorithm.importance_correction import ImportanceCorrection
 from grpo_runtime.algorithm.kl import KLPenalty
 from grpo_runtime.algorithm.losses import compute_loss
 from grpo_runtime.algorithm.metrics import merge_metrics, metric_values
 from grpo_runtime.algorithm.registry import LOSSES
 from grpo_runtime.algorithm.top_entropy import top_entropy_threshold
+from grpo_runtime.algorithm.trust_region_mask import TrustRegionMask
 from grpo_runtime.algorithm.types import Denominators, LossInputs, LossOptions
 
+MASKS = {
+    "geometric_mask": GeometricMask(low=0.97, high=1.05),
+    "trust_region_mask": TrustRegionMask(low=0.02, high=0.03),
+}
+"""Each leaves some of `batch` out."""
 EXACT_WHEN_CUT = sorted(name for name, row in LOSSES.items() if not row.implementation.depends_on_cut)
 
 
@@ -25,10 +32,10 @@ EXACT_WHEN_CUT = sorted(name for name, row in LOSSES.items() if not row.implemen
 def test_the_losses_of_the_parts_of_a_batch_add_up_to_the_loss_of_the_batch(
     loss_type: str, num_ranks: int
 ) -> None:
-    whole = batch()
+    whole = dataclasses.replace(batch(), is_current=torch.arange(8).unsqueeze(1) + torch.arange(7) < 8)
     denominators = Denominators.of_mask(whole.loss_mask)
     bonus = EntropyBonus(coefficient=0.3)
-    chosen = options(loss_type, top_entropy_quantile=0.7, off_policy_threshold=0.05, entropy=bonus)
+    chosen = options(loss_type, top_entropy_quantile=0.7, off_policy_threshold=0.05, entropy=bonus, **MASKS)
     threshold = top_entropy_threshold(whole.entropies, mask=whole.loss_mask, quantile=0.7)
     expected = compute_loss(whole, options=chosen, denominators=denominators)
     expected.loss.backward()
@@ -66,7 +73,7 @@ def test_without_global_denominators_ranks_of_unequal_length_would_not_add_up() 
 def test_values_in_the_padding_change_neither_loss_nor_gradient(loss_type: str) -> None:
     clean = batch()
     denominators = Denominators.of_mask(clean.loss_mask)
-    chosen = options(loss_type, off_policy_threshold=0.05, top_entropy_quantile=0.5)
+    chosen = options(loss_type, off_policy_threshold=0.05, top_entropy_quantile=0.5, **MASKS)
     dirty = rows(clean, slice(None))
     for name in ("trainer_logprobs", "old_logprobs", "rollout_logprobs", "ref_logprobs", "entropies"):
         rubbish = torch.where(clean.loss_mask, getattr(clean, name).detach(), torch.nan)
@@ -85,7 +92,7 @@ def test_values_in_the_padding_change_neither_loss_nor_gradient(loss_type: str) 
 def test_a_batch_with_no_token_has_loss_and_gradient_zero(loss_type: str) -> None:
     inputs = dataclasses.replace(batch(), loss_mask=torch.zeros(8, 7, dtype=torch.bool))
     denominators = Denominators.of_mask(inputs.loss_mask)
-    output = compute_loss(inputs, options=options(loss_type), denominators=denominators)
+    output = compute_loss(inputs, options=options(loss_type, **MASKS), denominators=denominators)
     output.loss.backward()
     assert output.loss.item() == 0
     assert (inputs.trainer_logprobs.grad == 0).all()
@@ -106,7 +113,9 @@ def test_an_empty_micro_batch_has_a_part_in_no_metric(
         ref_logprobs=nothing,
         entropies=nothing,
     )
-    chosen = options(loss_type, ratio_level=level)
+    chosen = options(loss_type, ratio_level=level, geometric_mask=MASKS["geometric_mask"])
+    if level == "token":
+        chosen = dataclasses.replace(chosen, trust_region_mask=MASKS["trust_region_mask"])
     if not LOSSES[loss_type].implementation.has_own_correction:
         correction = dataclasses.replace(CORRECTION, level=level)
         chosen = dataclasses.replace(chosen, importance_correction=correction)
@@ -160,6 +169,15 @@ def test_a_policy_far_from_the_old_one_or_the_reference_has_a_bounded_loss_witho
             LossOptions(importance_correction=CORRECTION),
             {"rollout_logprobs": None},
             "has no rollout_logprobs",
+        ),
+        *(
+            (LossOptions(**{name: mask}), {"rollout_logprobs": None}, "has no rollout_logprobs")
+            for name, mask in MASKS.items()
+        ),
+        (
+            LossOptions(trust_region_mask=MASKS["trust_region_mask"], ratio_level="sequence"),
+            {},
+            "needs ratio_level token",
         ),
         (LossOptions(kl=KLPenalty(beta=0.1)), {"ref_logprobs": None}, "has no ref_logprobs"),
         (LossOptions(top_entropy_quantile=0.2), {"entropies": None}, "has no entropies"),

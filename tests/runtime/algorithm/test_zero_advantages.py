@@ -10,9 +10,11 @@ import torch
 from loss_batch import CORRECTION, batch, options, rows
 
 from grpo_runtime.algorithm.entropy_bonus import EntropyBonus
+from grpo_runtime.algorithm.geometric_mask import GeometricMask
 from grpo_runtime.algorithm.kl import KLPenalty
 from grpo_runtime.algorithm.losses import changes_gradient, compute_loss, needs_zero_advantages
 from grpo_runtime.algorithm.registry import LOSSES
+from grpo_runtime.algorithm.trust_region_mask import TrustRegionMask
 from grpo_runtime.algorithm.types import Denominators, LossInputs, LossOptions
 
 ZEROS = [1, 2, 5]
@@ -26,6 +28,8 @@ VARIANTS: list[dict[str, Any]] = [
         for ratio, level in LEVELS
     ),
     {"off_policy_threshold": 0.05},
+    {"geometric_mask": GeometricMask(low=0.97, high=1.05)},
+    {"trust_region_mask": TrustRegionMask(low=0.02, high=0.03)},
     {"delta": 1.1},
     {"dual_clip": 1.5},
     {"clip_low": 0.01, "clip_high": 0.01},

@@ -1,20 +1,22 @@
 """What vLLM is started with."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from grpo_api.contract.run_config import RunConfig, parse_run_config
-from grpo_api.v1alpha1.spec import EngineProcess, Mode, WeightSyncBackend
+from grpo_api.v1alpha1.spec import AsyncSpec, EngineProcess, Mode, WeightSyncBackend
 from grpo_runtime.engines.vllm.arguments import (
     EXPERT_WORKER,
     IN_PROCESS_ENVIRONMENT,
+    RECEIVING_EXTENSION,
     SERVER_ENVIRONMENT,
     STAGE_WORKER,
     engine_environment,
     in_process_arguments,
     server_arguments,
 )
-from grpo_runtime.settings import PlaceInEngine
+from grpo_runtime.settings import EngineNode
 
 
 def of_server(run: RunConfig, *, is_cpu: bool, **node: Any) -> dict[str, str]:
@@ -55,8 +57,8 @@ def test_on_cpu_the_cache_is_bounded_even_when_nobody_says_so(run_json: str) -> 
 def test_the_pods_of_an_engine_meet_at_the_first_and_only_that_one_has_a_server(run_json: str) -> None:
     run = changed(run_json, tensor_parallel_size=2)
     for index in range(2):
-        place = PlaceInEngine(index=index, num_nodes=2, master_addr="rollout-0")
-        arguments = of_server(run, is_cpu=True, place=place, rendezvous_port=29600)
+        node = EngineNode(index=index, num_nodes=2, master_addr="rollout-0")
+        arguments = of_server(run, is_cpu=True, node=node, rendezvous_port=29600)
         assert (arguments["--nnodes"], arguments["--node-rank"]) == ("2", str(index))
         assert (arguments["--master-addr"], arguments["--master-port"]) == ("rollout-0", "29600")
         assert ("--headless" in arguments) == (index == 1)
@@ -70,6 +72,15 @@ def test_the_stages_of_an_engine_share_its_cache_and_on_cpu_have_a_worker_of_our
     assert arguments["--kv-cache-memory-bytes"] == str(16 * 2**20)
     assert arguments["--worker-cls"] == STAGE_WORKER
     assert "--worker-cls" not in of_server(run, is_cpu=False)
+
+
+def test_only_in_asynchronous_training_workers_receive_beside_their_steps(run_json: str) -> None:
+    run = parse_run_config(run_json)
+    assert "--worker-extension-cls" not in of_server(run, is_cpu=True)
+    run = run.model_copy(update={"asynchronous": AsyncSpec(max_staleness=1)})
+    assert of_server(run, is_cpu=True)["--worker-extension-cls"] == RECEIVING_EXTENSION
+    module, _, name = RECEIVING_EXTENSION.rpartition(".")
+    assert hasattr(import_module(module), name)
 
 
 def test_the_cores_of_an_engine_share_its_cache_and_its_experts(run_json: str) -> None:

@@ -45,6 +45,7 @@ def test_of_a_valid_job_it_says_what_it_would_do(tmp_path: Path, capsys: pytest.
         algorithm={"steps": 7, "promptsPerStep": 4, "groupSize": 3},
         dataset={"source": "pvc://data/train.jsonl"},
         checkpoint={"claimName": "mine", "everySteps": 5},
+        **{"async": {"maxStaleness": 4, "syncEverySteps": 2}},
     )
     assert main(["validate", str(written(tmp_path, job))]) == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[1:])
@@ -55,6 +56,9 @@ def test_of_a_valid_job_it_says_what_it_would_do(tmp_path: Path, capsys: pytest.
     assert lines["GPUs"] == "10: 4 for training, 6 for rollouts"
     assert lines["weights"] == "to the engines by NCCL, because trainer and engines have GPUs"
     assert lines["steps"] == "7 of 12 samples (4 prompts x 3 completions)"
+    assert lines["async"] == (
+        "on completions that are at most 4 steps old; engines get weights after every 2 steps"
+    )
     assert lines["reads"] == "model builtin://tiny, dataset pvc://data/train.jsonl, claim data"
     assert lines["checkpoints"] == "every 5 steps and at the end, the newest 2 are kept; on claim mine"
     assert lines["locally"].startswith(

@@ -59,6 +59,7 @@ def test_the_page_has_facts_time_completions_and_configuration(output: Path) -> 
     text = render_page(output)
     body = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
     assert "6 of 6" in body and "0:01:00" in body
+    assert "Who waited for whom" not in body
     assert "idle: trainer" in body and "idle: engines" in body
     assert "2 training processes with 2 engines takes 10 s a step. 1 training process with 3 engines" in body
     assert "colour 0?" in body
@@ -87,6 +88,37 @@ def test_the_split_is_that_of_the_engines_that_sampled_after_a_job_was_scaled(ou
     assert "2 training processes with 6 engines is about the best split of these GPUs" in body
 
 
+@pytest.fixture
+def asynchronous(tmp_path: Path) -> Path:
+    """A run whose three engines wait for the trainer, and are paused for it."""
+    run = run_config(algorithm={"steps": STEPS}, rollout={"replicas": 3}, **{"async": {"maxStaleness": 1}})
+    keep_run_file(tmp_path, run)
+    metrics = MetricsFile(tmp_path)
+    for step in range(1, STEPS + 1):
+        waits = {
+            "time/generate_seconds": 0.5,
+            "async/trainer_idle_seconds": 1.5,
+            "async/engine_idle_seconds": 4.0,
+            "async/engine_idle_share": 0.4,
+            "async/groups_by_staleness/1": 16.0,
+            "sync/paused_seconds": 0.2,
+        }
+        metrics.write(MetricsRecord(attempt=1, step=step, time=0.0, values=values(step) | waits))
+    metrics.close()
+    return tmp_path
+
+
+def test_in_asynchronous_training_the_page_says_who_waited_for_whom(asynchronous: Path) -> None:
+    text = render_page(asynchronous)
+    body = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+    assert "Who waited for whom" in body
+    assert "Engines waited for the trainer 38 % of the time: 2 engines would do what 3 did." in body
+    idle = re.findall(r"<td>idle: (\w+)</td><td [^>]*>([\d.]+)</td>", body)
+    assert idle == [("trainer", "1.5"), ("engines", "4")], "measured, and not of phases one after the other"
+    assert '"name":"paused for weights"' in text and '"name":"waiting for groups"' in text
+    assert "about the best split" not in body
+
+
 def test_a_metric_of_the_users_own_has_a_chart() -> None:
     titles = [chart.title for section in sections_for(["own/solved"]) for chart in section.charts]
     assert titles == ["own/solved"]
@@ -103,6 +135,21 @@ def test_no_metric_is_drawn_twice() -> None:
 
 
 def test_a_browser_draws_every_chart_and_runs_nothing_that_a_model_wrote(output: Path) -> None:
+    drawn = drawn_page(output)
+    num_charts = sum(len(section.charts) for section in sections_for(sorted(values(1))))
+    # every chart has a layer with its curves, which is there once Plotly has drawn it
+    assert drawn.count('class="scatterlayer') == num_charts
+    assert "own/solved</text>" in drawn
+    assert "<title>taken over</title>" not in drawn
+
+
+def test_a_browser_draws_who_waited_for_whom(asynchronous: Path) -> None:
+    """And how many groups were how old."""
+    assert drawn_page(asynchronous).count('class="barlayer') == 3
+
+
+def drawn_page(output: Path) -> str:
+    """The page once a browser has run its scripts."""
     browser = shutil.which("chromium")
     if browser is None:
         assert os.environ.get("CI") != "true", "make browser installs Chromium"
@@ -114,11 +161,7 @@ def test_a_browser_draws_every_chart_and_runs_nothing_that_a_model_wrote(output:
          "--virtual-time-budget=20000", "--dump-dom", page.as_uri()],
         capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
-    num_charts = sum(len(section.charts) for section in sections_for(sorted(values(1))))
-    # every chart has a layer with its curves, which is there once Plotly has drawn it
-    assert drawn.stdout.count('class="scatterlayer') == num_charts
-    assert "own/solved</text>" in drawn.stdout
-    assert "<title>taken over</title>" not in drawn.stdout
+    return drawn.stdout
 
 
 def test_a_run_without_steps_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

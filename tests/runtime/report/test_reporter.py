@@ -12,7 +12,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from grpo_api.contract.learning_signal import StepsWithoutSignal
 from grpo_api.contract.mismatch import MISMATCH_METRIC, STEPS_BELOW, Mismatch
-from grpo_api.contract.progress import EngineCounts, EngineNote, HungEngine, Progress, TrainerState
+from grpo_api.contract.progress import (
+    AsyncProgress,
+    EngineCounts,
+    EngineNote,
+    HungEngine,
+    Progress,
+    TrainerState,
+)
 from grpo_api.contract.run_config import JobRef
 from grpo_api.judge.engines import NO_ENGINE_SECONDS
 from grpo_runtime.report.metrics_file import METRICS_FILE, MetricsFile, MetricsRecord, read_metrics
@@ -78,6 +85,21 @@ def test_how_long_a_save_took_is_reported_once_it_needs_more_than_the_usual_grac
         told.append(progress(tmp_path).checkpoint_seconds)
     assert told == [None, None, None, 21, 4]
     assert "checkpointSeconds" not in Progress(job_uid="uid", attempt=1, total_steps=9).to_object()
+
+
+def test_a_step_of_asynchronous_training_reports_how_far_sampling_is_ahead(
+    reporter_of: MakeReporter, tmp_path: Path
+) -> None:
+    reporter = reporter_of()
+    finish(
+        reporter,
+        1,
+        **{"async/staleness/mean": 1.25, "async/staleness/max": 3.0},
+        **{"async/queued_groups": 5.0, "async/running_groups": 12.0},
+    )
+    found = AsyncProgress(mean_staleness=1.25, max_staleness=3, num_queued=5, num_running=12)
+    assert progress(tmp_path).asynchronous == found
+    assert progress(tmp_path).to_object()["async"]["numQueued"] == 5
 
 
 def test_a_step_without_a_reward_does_not_keep_the_one_before(

@@ -12,6 +12,7 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.report.progress import read_progress
 from grpo_runtime.report.reporter import Reporter
 from grpo_runtime.report.waiting import (
+    still_ahead_message,
     still_message,
     stopped,
     unscored_message,
@@ -66,6 +67,31 @@ def test_a_generation_without_progress_is_reported_within_15_seconds_and_no_long
     )
     after = said(reporter, tmp_path, generation(13, 0.5))
     assert (after.state, after.message) == (TrainerState.TRAINING, "")
+
+
+def test_where_groups_are_begun_ahead_samples_without_progress_are_those_of_all_of_them(
+    reporter: Reporter, tmp_path: Path
+) -> None:
+    def sentence(quiet_seconds: float, *, num_finished: int = 5) -> str:
+        return still_ahead_message(
+            generation(12, quiet_seconds),
+            step=5,
+            num_finished=num_finished,
+            num_groups=16,
+            num_running=27,
+        )
+
+    assert sentence(9.9) == ""
+    wanted = (
+        "step 5: 5 of 16 groups are finished; 27 are being sampled, and no sample was finished in the last "
+        "20 s; open are 12 on rollout-0, 8 on rollout-1"
+    )
+    assert sentence(25.0) == wanted
+    assert sentence(25.0, num_finished=17).startswith(
+        "step 5: 16 of 16 groups are finished, but others would be too old after it; 27 are being sampled"
+    )
+    reporter.report_waiting(CURRENT, generation=generation(12, 25.0), waits_for=wanted)
+    assert reporter.progress.latest.message == wanted
 
 
 def test_rewards_that_are_waited_for_are_told_of_with_who_has_not_answered(
@@ -146,6 +172,14 @@ def test_while_no_sample_finishes_no_report_is_a_sign_of_life(reporter: Reporter
     finished = said(reporter, tmp_path, generation(4, 0.3))
     assert finished.heartbeat > first.heartbeat
     assert said(reporter, tmp_path, None).heartbeat > finished.heartbeat  # rewards are computed
+
+
+def test_a_sample_that_was_a_call_of_its_own_is_a_sign_of_life_when_it_is_finished(
+    reporter: Reporter, tmp_path: Path
+) -> None:
+    """As turns are: it is no longer counted then."""
+    waiting = [said(reporter, tmp_path, generation(0, seconds)).heartbeat for seconds in (1.0, 4.0, 0.5, 3.5)]
+    assert [heartbeat - waiting[0] for heartbeat in waiting] == [0, 0, 1, 1]
 
 
 def test_waiting_for_engines_is_a_sign_of_life_and_so_is_the_next_generation(

@@ -184,6 +184,31 @@ async def test_groups_without_an_answer_in_a_step_that_has_answers_are_not_asked
     assert len(service.asked) == 3
 
 
+async def test_a_step_that_has_answers_keeps_them_while_another_one_is_asked_for() -> None:
+    """Of two steps in flight the chunks come in any order."""
+    async with serving() as service:
+        service.script = [body({"rewards": [1]}), hang, hang, hang]
+        asked = function(service.url, timeout_seconds=0.5, workers=1)
+        other = replace(chunk("b"), step=4)
+        columns = await ask(asked, chunk("a"), other, chunk("c"), chunk("d"))
+    assert [column.values for column in columns] == [[1.0], [None], [None], [None]]
+    assert len(service.asked) == 4
+
+
+async def test_chunks_of_two_steps_that_are_asked_for_at_the_same_time_count_together() -> None:
+    async with serving() as service:
+        service.script = [hang, hang]
+        asked = function(service.url, timeout_seconds=0.5, workers=2)
+        columns = await ask(asked, chunk("a"), replace(chunk("bb"), step=4))
+    assert [column.values for column in columns] == [[1.0], [2.0]]
+    async with serving() as service:
+        service.script = [hang, hang, body({"rewards": [3]})]
+        asked = function(service.url, timeout_seconds=0.5, workers=3)
+        columns = await ask(asked, chunk("a"), chunk("b"), replace(chunk("ccc"), step=4))
+    assert sorted(str(column.values) for column in columns) == ["[3.0]", "[None]", "[None]"]
+    assert len(service.asked) == 3
+
+
 @pytest.mark.parametrize("number", [408, 429, 502, 503, 504])
 async def test_a_service_that_is_overloaded_is_asked_again_with_the_same_key(number: int) -> None:
     async with serving() as service:

@@ -65,7 +65,8 @@ class ScriptedScorer:
         failures = (FAILURE,) if group.number in self._failing else ()
         return (Column(values=[float(group.number)] * 2, failures=failures),)
 
-    def judge(self, groups: Sequence[Group]) -> None:
+    def judge(self, groups: Sequence[Group], *, step: int) -> None:
+        assert {group.step for group in groups} == {step}
         self.judged.append([group.number for group in groups])
         if self.judge_error is not None:
             raise self.judge_error

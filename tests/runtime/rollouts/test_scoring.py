@@ -107,7 +107,7 @@ def test_an_evaluation_is_told_apart_from_a_step(is_evaluation: bool, name: str)
     pool = FakePool()
     scored = group(is_evaluation=is_evaluation)
     scored.columns = (Column(values=[1.0, 0.0]),)
-    scorer(pool).judge([scored])
+    scorer(pool).judge([scored], step=3)
     assert pool.judged == [([scored.columns], 3, is_evaluation)]
     assert scorer(pool).name_of(scored) == name
 

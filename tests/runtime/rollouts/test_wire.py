@@ -65,10 +65,18 @@ def test_completions_come_as_they_were_but_for_the_prompts_that_the_reader_knows
 
 
 def test_a_call_of_an_engine_comes_as_it_was() -> None:
-    for core in (None, 1):
-        call = EngineCall((1, 2), {"seed": 2**63 - 1, "top_p": 0.1, "stop": ["</s>"]}, core=core)
+    for core, salt in ((None, None), (1, "1.3")):
+        parameters = {"seed": 2**63 - 1, "top_p": 0.1, "stop": ["</s>"]}
+        call = EngineCall((1, 2), parameters, core=core, cache_salt=salt)
         [frame] = sent(call.frame())
         assert EngineCall.of(frame) == call
+
+
+def test_a_cache_salt_that_is_no_text_makes_a_frame_no_call() -> None:
+    frame = EngineCall((1, 2), {}).frame()
+    frame.header["cache_salt"] = 3
+    with pytest.raises(TypeError, match="salt 3 is no text"):
+        EngineCall.of(frame)
 
 
 def test_logprobs_that_are_no_numbers_come_too() -> None:

@@ -17,7 +17,7 @@ from grpo_runtime.process.procfs import kernel_state
 from grpo_runtime.report.position import OwnPosition, position_path, read_positions
 from grpo_runtime.report.progress import ProgressFile, read_progress
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
-from grpo_runtime.supervisor.places import PlacesOfPod, RankPlace
+from grpo_runtime.supervisor.positions import PodPositions, RankPosition
 from grpo_runtime.supervisor.standstill import LONGER_FACTOR, PATIENCE_SECONDS, Standstill
 
 
@@ -31,7 +31,7 @@ class Pod:
         self.progress = ProgressFile(self.settings.run_dir, Progress(job_uid="uid", attempt=1, total_steps=5))
         self.now = 0.0
         self.dumped: list[list[int]] = []
-        self.others: list[PlacesOfPod] = []
+        self.others: list[PodPositions] = []
         self.num_asked = self.num_answers = 0
         self.before_answer: Callable[[], object] = lambda: None
         self.ranks = [
@@ -45,7 +45,7 @@ class Pod:
     def dump(self, local_ranks: Collection[int]) -> None:
         self.dumped.append(list(local_ranks))
 
-    def ask(self, settings: TrainerSettings) -> list[PlacesOfPod]:
+    def ask(self, settings: TrainerSettings) -> list[PodPositions]:
         self.num_asked += 1
         self.before_answer()
         self.num_answers += 1
@@ -109,8 +109,8 @@ def test_a_pod_whose_processes_have_not_begun_does_not_stand_still(pod: Pod) -> 
 
 def test_the_first_pod_learns_where_the_ranks_of_the_others_are(tmp_path: Path) -> None:
     pod = Pod(tmp_path, num_nodes=3, num_ranks=1)
-    stopped = RankPlace(rank=2, state="T", doing="computes gradients")
-    pod.others = [PlacesOfPod(attempt=1, node_index=2, places=(stopped,))]
+    stopped = RankPosition(rank=2, state="T", doing="computes gradients")
+    pod.others = [PodPositions(attempt=1, node_index=2, positions=(stopped,))]
     pod.ranks[0].at("waits for the other ranks")
     pod.at(0.0)
     assert pod.num_asked == 0, "nobody is asked while all continues"
@@ -126,8 +126,8 @@ def test_the_first_pod_learns_where_the_ranks_of_the_others_are(tmp_path: Path) 
 
 def test_what_other_pods_said_in_an_earlier_standstill_is_not_told_in_the_next(tmp_path: Path) -> None:
     pod = Pod(tmp_path, num_nodes=2, num_ranks=1)
-    stopped = RankPlace(rank=1, state="T", doing="computes gradients")
-    pod.others = [PlacesOfPod(attempt=1, node_index=1, places=(stopped,))]
+    stopped = RankPosition(rank=1, state="T", doing="computes gradients")
+    pod.others = [PodPositions(attempt=1, node_index=1, positions=(stopped,))]
     pod.ranks[0].at("waits for the other ranks")
     pod.at(0.0)
     wait_until(lambda: "rank 1" in pod.at(20.0), "the answer of the other pod")

@@ -270,6 +270,6 @@ def test_a_hang_that_nobody_asks_about_ends_the_pod_by_itself(tmp_path: Path) ->
 def test_it_says_where_its_processes_are(tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path, "sleep 600")
     supervisor.wait_for(supervisor.run_dir / "ranks.json")
-    assert json.loads(supervisor.get("/positions")) == {"attempt": 1, "nodeIndex": 0, "places": []}
+    assert json.loads(supervisor.get("/positions")) == {"attempt": 1, "nodeIndex": 0, "positions": []}
     supervisor.process.terminate()
     supervisor.end()

@@ -31,6 +31,7 @@ from grpo_runtime.rollouts.interface import (
     GenerateRequest,
     Generation,
     OnFinished,
+    OnRead,
     Probe,
     Rollout,
     SyncReport,
@@ -121,6 +122,8 @@ class RecordingEngines:
     """The same completion for every request, with the newest weights. Those
     whose places in the step are in `cut` have reached the token limit."""
 
+    is_concurrent = False
+
     def __init__(self, *, cut: Collection[int] = ()) -> None:
         self.versions: list[PolicyVersion] = []
         self.probes: list[Probe | None] = []
@@ -137,7 +140,17 @@ class RecordingEngines:
     def failed_syncs(self) -> Mapping[str, FailedSyncs]:
         return self.failed
 
-    async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
+    def take_idle_seconds(self) -> Mapping[str, float]:
+        return {"fake": 0.25} if self.versions else {}
+
+    async def sync(
+        self,
+        weights: WeightSource,
+        *,
+        version: PolicyVersion,
+        probe: Probe | None,
+        on_read: OnRead | None = None,
+    ) -> SyncReport:
         self.versions.append(version)
         self.probes.append(probe)
         return SyncReport(version=version, synced=("fake",), failed={}, num_bytes=0)
@@ -194,7 +207,7 @@ class FixedScorer:
         rows = self._values[first : first + size]
         return tuple(Column(values=list(column)) for column in zip(*rows, strict=True))
 
-    def judge(self, groups: Sequence[Group]) -> None:
+    def judge(self, groups: Sequence[Group], *, step: int) -> None:
         assert all(group.is_scored for group in groups)
 
     def metrics(self, groups: Sequence[Group]) -> Mapping[str, float]:

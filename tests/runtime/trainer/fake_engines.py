@@ -16,6 +16,7 @@ from grpo_runtime.rollouts.interface import (
     GenerateRequest,
     Generation,
     OnFinished,
+    OnRead,
     Probe,
     Rollout,
     SyncReport,
@@ -27,6 +28,8 @@ from grpo_runtime.weight_sync.source import WeightSource
 
 class FakeEngines:
     """One engine of its own weights, which change only in `sync`. The seed alone decides the tokens."""
+
+    is_concurrent = False
 
     def __init__(self, settings: TrainerSettings, *, name: str = "fake-engine") -> None:
         run = settings.run_config
@@ -49,7 +52,17 @@ class FakeEngines:
     def failed_syncs(self) -> Mapping[str, FailedSyncs]:
         return {}
 
-    async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
+    def take_idle_seconds(self) -> Mapping[str, float]:
+        return {}
+
+    async def sync(
+        self,
+        weights: WeightSource,
+        *,
+        version: PolicyVersion,
+        probe: Probe | None,
+        on_read: OnRead | None = None,
+    ) -> SyncReport:
         parameters = dict(self._model.named_parameters())
         num_bytes = 0
         with torch.no_grad():

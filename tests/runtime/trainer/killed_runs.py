@@ -1,5 +1,6 @@
 """Runs that are killed and resumed, and what an uninterrupted one is compared with."""
 
+import hashlib
 import json
 import os
 from collections import Counter
@@ -14,9 +15,12 @@ from pod_builder import free_port, run_config, trainer_environment
 from safetensors.torch import load_file
 
 from grpo_api.contract.run_config import RunConfig
+from grpo_runtime.model.load import load_policy
 from grpo_runtime.report.metrics_file import MetricsRecord, parse_metrics, read_metrics
 from grpo_runtime.rollouts.frames import decode_frames
-from grpo_runtime.rollouts.journal.reader import file_of
+from grpo_runtime.rollouts.journal.reader import attempts_in, file_of, step_folders
+from grpo_runtime.rollouts.journal.records import Composed, Generated, Scored, decode_record
+from grpo_runtime.weight_sync.tag import held_tag
 
 STEPS, EVERY_STEPS, SAMPLES = 5, 2, 8
 CHECKSUM = "journal/weights_checksum"
@@ -30,8 +34,9 @@ def killable_job(*, num_ranks: int = 1, strategy: str | None = None, **spec: Any
     """A small job with a journal, whose reward function notes its calls."""
     more = spec.pop("algorithm", {})
     sampling, checkpoint = spec.pop("sampling", {}), spec.pop("checkpoint", {})
+    function = spec.pop("function", "scripted_rewards:noted")
     return run_config(
-        rewards=[{"name": "copy", "function": "scripted_rewards:noted"}],
+        rewards=[{"name": "copy", "function": function}],
         algorithm={
             "steps": STEPS,
             "promptsPerStep": 2,
@@ -70,6 +75,7 @@ def run_attempt(folder: Path, run: RunConfig, *, attempt: int, kill: str = "") -
         "PYTHONPATH": str(Path(__file__).parent),
         "SCRIPTED_KILL": kill,
         "SCRIPTED_LOG": str(folder / f"asked-{attempt}"),
+        "SCRIPTED_FORGOTTEN": str(folder / "forgotten"),
     }
     ranks = start_ranks(
         num_ranks,
@@ -92,9 +98,14 @@ class Asked:
     synced: list[int]
 
 
-def asked(folder: Path, attempt: int) -> Asked:
+def noted(folder: Path, attempt: int) -> list[dict[str, Any]]:
+    """The lines of `asked-ATTEMPT`."""
     path = folder / f"asked-{attempt}"
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def asked(folder: Path, attempt: int) -> Asked:
+    lines = noted(folder, attempt)
     scored: dict[int, list[str]] = {}
     for line in lines:
         if "scored" in line:
@@ -131,6 +142,37 @@ def on_disk(folder: Path) -> OnDisk:
     return OnDisk(seeds, scored)
 
 
+@dataclass(frozen=True)
+class AheadOnDisk:
+    """What the journal of asynchronous training holds, by the ordinals of groups."""
+
+    samples: dict[int, int]
+    """Group by seed."""
+    scored: set[int]
+    composed: dict[int, Composed]
+    """By step, the newest of each."""
+
+
+def ahead_on_disk(folder: Path, *, last_step: int | None = None, with_forgotten: bool = False) -> AheadOnDisk:
+    """What was written whole of the steps up to `last_step`, and of those that were removed since."""
+    samples: dict[int, int] = {}
+    scored: set[int] = set()
+    composed: dict[tuple[int, int], Composed] = {}
+    for root in (folder / "output" / "journal", *([folder / "forgotten"] if with_forgotten else [])):
+        for step, of_step in step_folders(root).items():
+            if last_step is not None and step > last_step:
+                continue
+            for attempt, path in attempts_in(of_step).items():
+                for record in map(decode_record, decode_frames(path.read_bytes())[0]):
+                    if isinstance(record, Generated):
+                        samples[record.seed] = record.group
+                    elif isinstance(record, Scored):
+                        scored.add(record.group)
+                    elif isinstance(record, Composed):
+                        composed[step, attempt] = record
+    return AheadOnDisk(samples, scored, {step: record for (step, _), record in sorted(composed.items())})
+
+
 def values(folder: Path) -> list[Mapping[str, float]]:
     """The metrics of every step, as a reader sees them, without what differs between attempts."""
     records = read_metrics(folder / "output" / "metrics.jsonl")
@@ -150,9 +192,32 @@ def policy(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(path)
 
 
-def last_state(folder: Path) -> Mapping[str, Any]:
+def exported_checksum(folder: Path, run: RunConfig) -> int:
+    """What CHECKSUM is for the weights that were exported."""
+    trained = list(load_policy(folder / "output" / "model", dtype="float32").parameters())
+    num_ranks = run.topology.world_size
+    tags = b""
+    for rank in range(num_ranks):
+        if run.strategy == "DDP":
+            shards = trained[rank::num_ranks]
+        elif run.strategy == "FSDP2":
+            shards = [(*of.chunk(num_ranks), *[of[:0]] * num_ranks)[rank] for of in trained]
+        else:
+            # matrices end to end, and what has no weight decay; padded, so that all ranks have as much
+            kinds = (
+                [of.flatten() for of in trained if (of.ndim > 1) == is_decayed]
+                for is_decayed in (True, False)
+            )
+            whole = [torch.cat(kind) for kind in kinds]
+            padded = [torch.nn.functional.pad(of, (0, -len(of) % (2 * num_ranks))) for of in whole]
+            shards = [of.chunk(num_ranks)[rank] for of in padded]
+        tags += held_tag(shards, is_on_gpu=False)
+    return int(hashlib.sha256(tags).hexdigest()[:8], 16)
+
+
+def last_state(folder: Path, *, steps: int = STEPS) -> Mapping[str, Any]:
     """Where the run stood in its last checkpoint, the position in the prompts included."""
-    path = folder / "output" / "checkpoints" / f"step-{STEPS:06d}" / "state.json"
+    path = folder / "output" / "checkpoints" / f"step-{steps:06d}" / "state.json"
     found: Mapping[str, Any] = json.loads(path.read_text())
     return found
 

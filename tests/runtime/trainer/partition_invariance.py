@@ -9,7 +9,7 @@ the optimizer, and as metadata the metrics of the first step and of the last.
 import json
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -155,7 +155,7 @@ def a_batch(case: Case) -> Batch:
 
 def without_advantages(batch: Batch) -> Batch:
     """The same step, from which nothing is learned."""
-    return Batch(batch.token_ids, batch.loss_mask, batch.rollout_logprobs, torch.zeros_like(batch.advantages))
+    return replace(batch, advantages=torch.zeros_like(batch.advantages))
 
 
 @torch.no_grad()

@@ -1,36 +1,50 @@
 """A rank over a scripted engine, which is a fake, that ends with kill -9 where SCRIPTED_KILL says. In mode
-Colocated each rank has one of its own.
+Colocated each rank has one of its own, and in asynchronous training it samples while the policy is trained.
 
-`scripted_rank.py RUN_DIR`: SCRIPTED_KILL is POINT:STEP, with steps from 0, and SCRIPTED_LOG is where
-everything asked of the engine is written.
+`scripted_rank.py RUN_DIR`: SCRIPTED_KILL is POINT:STEP, with steps from 0, SCRIPTED_LOG is where everything
+asked of the engine is written, and SCRIPTED_FORGOTTEN, of asynchronous training, is where the journal of
+steps is copied before it is removed.
 """
 
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
 from fake_engines import FakeEngines
 
 from grpo_api.contract.versions import PolicyVersion
+from grpo_api.v1alpha1.spec.asynchronous import StalePolicy
 from grpo_runtime.engines.colocated.rank_engine import PHASES, RankSync
 from grpo_runtime.rollouts.frames import decode_frames
-from grpo_runtime.rollouts.interface import GenerateRequest, OnFinished, Probe, Rollout, SyncReport
+from grpo_runtime.rollouts.interface import (
+    Engines,
+    GenerateRequest,
+    OnFinished,
+    OnRead,
+    Probe,
+    Rollout,
+    SyncReport,
+)
 from grpo_runtime.rollouts.journal.journal import JOURNAL
-from grpo_runtime.rollouts.journal.reader import file_of
+from grpo_runtime.rollouts.journal.reader import attempts_in, file_of, step_folders
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.trainer.rank import run_rank
 from grpo_runtime.trainer.strategy.interface import Strategy
 from grpo_runtime.trainer.strategy.registry import strategy_of
-from grpo_runtime.weight_sync.source import WeightSource
+from grpo_runtime.weight_sync.source import TensorSpec, WeightSource
 
 NUM_IN_TIME = 3
-"""Samples of a step that are finished and on disk when a kill comes in generation."""
+"""Samples of a step that are finished and on disk when a kill comes in generation; in asynchronous training
+samples since the engine got the weights of that step."""
 
 
 class Script:
@@ -38,6 +52,7 @@ class Script:
 
     def __init__(self) -> None:
         self._kill = os.environ.get("SCRIPTED_KILL", "")
+        self._num_times = 0
 
     def reach(self, point: str, step: int) -> None:
         """End here, if that is the point."""
@@ -47,24 +62,50 @@ class Script:
     def is_at(self, point: str, step: int) -> bool:
         return self._kill == f"{point}:{step}"
 
+    def has_come(self, point: str, step: int, *, times: int) -> bool:
+        """Whether that is the point, and was asked about so many times, in its step and later ones."""
+        found, _, of_step = self._kill.partition(":")
+        if found != point or step < int(of_step):
+            return False
+        self._num_times += 1
+        return self._num_times == times
+
     def reach_on_disk(self, point: str, step: int, *, settings: TrainerSettings, num_samples: int) -> None:
         """End here, if that is the point, once so many samples of the step are written: the journal has its
         own thread."""
         if not self.is_at(point, step):
             return
         journal = file_of(settings.output_dir / JOURNAL, step=step, attempt=settings.attempt)
+        self._end_once(lambda: len(_seeds_in(journal)) >= num_samples)
+
+    def end_once_stored(self, seed: int, *, settings: TrainerSettings) -> None:
+        """End here once the sample with this seed is written, in any step."""
+
+        def is_written() -> bool:
+            # removed are only older ones
+            newest = sorted(step_folders(settings.output_dir / JOURNAL).items())[-2:]
+            files = (attempts_in(folder).get(settings.attempt) for _, folder in newest)
+            return any(seed in _seeds_in(file) for file in files if file is not None)
+
+        self._end_once(is_written)
+
+    def _end_once(self, is_written: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 60
-        while True:
-            frames, _ = decode_frames(journal.read_bytes() if journal.exists() else b"")
-            if sum(frame.header["kind"] == "generated" for frame in frames) >= num_samples:
-                self.reach(point, step)
+        while not is_written():
             assert time.monotonic() < deadline, "the samples never came to the disk"
             time.sleep(0.005)
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def note(self, **what: Any) -> None:
         """Write what was asked of the engine."""
         with Path(os.environ["SCRIPTED_LOG"]).open("a") as file:
             file.write(json.dumps(what) + "\n")
+
+
+def _seeds_in(journal: Path) -> set[int]:
+    """Those of the samples in a file of the journal."""
+    frames, _ = decode_frames(journal.read_bytes() if journal.exists() else b"")
+    return {frame.header["seed"] for frame in frames if frame.header["kind"] == "generated"}
 
 
 class ScriptedEngines(FakeEngines):
@@ -80,10 +121,17 @@ class ScriptedEngines(FakeEngines):
         self._num_asked = self._num_given = 0
         self._script.note(rest=True)
 
-    async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
+    async def sync(
+        self,
+        weights: WeightSource,
+        *,
+        version: PolicyVersion,
+        probe: Probe | None,
+        on_read: OnRead | None = None,
+    ) -> SyncReport:
         self._script.reach("between steps", version.step)
         self._script.note(sync=version.step)
-        return await super().sync(weights, version=version, probe=probe)
+        return await super().sync(weights, version=version, probe=probe, on_read=on_read)
 
     async def generate(
         self,
@@ -118,6 +166,93 @@ class ScriptedEngines(FakeEngines):
 
     def _wait_until_on_disk(self, count: int, *, step: int, point: str) -> None:
         self._script.reach_on_disk(point, step, settings=self._settings, num_samples=count)
+
+
+@dataclass(frozen=True)
+class _Copied:
+    """Weights on their way: a `WeightSource` of the trainer's as they were."""
+
+    whole: Mapping[str, torch.Tensor]
+
+    def layout(self) -> tuple[TensorSpec, ...]:
+        return tuple(TensorSpec(name, tuple(of.shape), of.dtype) for name, of in self.whole.items())
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        yield from self.whole.items()
+
+
+class ScriptedConcurrentEngines(FakeEngines):
+    """A fake for asynchronous training: calls for several groups are open, each is sampled one request after
+    the other, and new weights are under way meanwhile. The points of a kill count from the weights of its
+    step on. Where the run drops stale groups, the first call with the weights of each of the steps 1 to 3
+    gets one sample and no more."""
+
+    is_concurrent = True
+
+    def __init__(self, settings: TrainerSettings, *, script: Script) -> None:
+        super().__init__(settings)
+        self._settings = settings
+        self._script = script
+        asynchronous = settings.run_config.asynchronous
+        assert asynchronous is not None
+        self._leaves_stale = asynchronous.stale is StalePolicy.DROP
+        self._num_calls = 0
+        """Since it got its weights."""
+
+    async def sync(
+        self,
+        weights: WeightSource,
+        *,
+        version: PolicyVersion,
+        probe: Probe | None,
+        on_read: OnRead | None = None,
+    ) -> SyncReport:
+        self._script.reach("between steps", version.step)
+        self._script.note(sync=version.step)
+        copied = _Copied({name: tensor.detach().clone() for name, tensor in weights.tensors()})
+        if on_read is not None:
+            on_read()
+        for _ in range(NUM_IN_TIME):
+            # calls continue with the weights of before
+            await asyncio.sleep(0)
+        self._script.reach("update in flight", version.step)
+        report = await super().sync(copied, version=version, probe=probe)
+        self._num_calls = 0
+        return report
+
+    async def generate(
+        self,
+        requests: Sequence[GenerateRequest],
+        *,
+        on_finished: OnFinished | None = None,
+        stays_awake: bool = False,
+    ) -> list[Rollout]:
+        assert self._version is not None and stays_awake
+        self._num_calls += 1
+        is_left = self._leaves_stale and self._num_calls == 1 and 1 <= self._version.step <= 3
+        rollouts: list[Rollout] = []
+        for index, request in enumerate(requests):
+            # so that groups do not finish in the order in which they begin
+            for _ in range(1 + request.seed % 3):
+                await asyncio.sleep(0)
+            if is_left and rollouts:
+                await asyncio.Event().wait()
+            if self._has_come("turn", times=NUM_IN_TIME):
+                os.kill(os.getpid(), signal.SIGKILL)
+            self._script.note(seed=request.seed)
+            [rollout] = self._sample([request])
+            rollouts.append(rollout)
+            if on_finished is not None:
+                on_finished(index, rollout)
+            if self._has_come("generation", times=NUM_IN_TIME):
+                self._script.end_once_stored(request.seed, settings=self._settings)
+        if self._has_come("generated", times=1):
+            self._script.end_once_stored(requests[-1].seed, settings=self._settings)
+        return rollouts
+
+    def _has_come(self, point: str, *, times: int) -> bool:
+        assert self._version is not None
+        return self._script.has_come(point, self._version.step, times=times)
 
 
 class ScriptedColocatedEngine(FakeEngines):
@@ -221,6 +356,25 @@ def kill_around_renames(script: Script) -> None:
     Path.rename = reach_and_rename  # type: ignore[method-assign, assignment]
 
 
+def copy_what_is_forgotten(forgotten: Path) -> None:
+    """From now on the journal of a step is copied into `forgotten` before it is removed."""
+    remove: Callable[[Path], None] = shutil.rmtree
+
+    def copy_and_remove(path: Any, *arguments: Any, **options: Any) -> None:
+        if Path(path).parent.name == JOURNAL:
+            shutil.copytree(path, forgotten / Path(path).name, dirs_exist_ok=True)
+        remove(path, *arguments, **options)
+
+    shutil.rmtree = copy_and_remove  # type: ignore[assignment]
+
+
+def connect_scripted(settings: TrainerSettings, *, script: Script) -> Engines:
+    if settings.run_config.asynchronous is None:
+        return ScriptedEngines(settings, script=script)
+    copy_what_is_forgotten(Path(os.environ["SCRIPTED_FORGOTTEN"]))
+    return ScriptedConcurrentEngines(settings, script=script)
+
+
 def run_scripted(run_dir: Path, *, rank: int) -> NoReturn:
     """Run the rank that the environment describes."""
     script = Script()
@@ -242,7 +396,7 @@ def run_scripted(run_dir: Path, *, rank: int) -> NoReturn:
     run_rank(
         os.environ,
         run_dir=run_dir,
-        connect=lambda settings: ScriptedEngines(settings, script=script),
+        connect=lambda settings: connect_scripted(settings, script=script),
         start_engine=lambda settings: ScriptedColocatedEngine(settings, script=script, rank=rank),
         make_strategy=make_strategy,
     )

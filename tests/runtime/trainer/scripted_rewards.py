@@ -18,9 +18,12 @@ def noted(
     if set(completions) == {TRIAL_TEXT}:
         return [0.0] * len(completions)
     step = trainer_state.global_step
-    with Path(os.environ["SCRIPTED_LOG"]).open("a") as file:
+    log = Path(os.environ["SCRIPTED_LOG"])
+    with log.open("a") as file:
         file.write(json.dumps({"scored": step, "prompts": prompts}) + "\n")
-    if os.environ.get("SCRIPTED_KILL") == f"reward:{step}":
+    # in asynchronous training it is a matter of chance in which step a group begins
+    num_before = log.read_text().count('"scored"') - 1
+    if os.environ.get("SCRIPTED_KILL") in (f"reward:{step}", f"reward call:{num_before}"):
         os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(60)  # this process ends with the one that is killed
     log_metric("mine/length", sum(map(len, completions)))
@@ -30,6 +33,12 @@ def noted(
         else sum(map(str.__eq__, completion, right)) / len(right) + len(completion) / 100
         for completion, right in zip(completions, answer, strict=True)
     ]
+
+
+def same_for_some(*, prompts: list[str], **arguments: Any) -> list[float | None]:
+    """As `noted`, but the completions of every other prompt all have the same reward."""
+    rewards = noted(prompts=prompts, **arguments)
+    return [0.0] * len(rewards) if sum(map(ord, prompts[0])) % 2 else rewards
 
 
 def held(*, completions: list[str], trainer_state: Any, **_: Any) -> list[float]:

@@ -1,9 +1,12 @@
 import dataclasses
+from typing import Any
 
 import torch
 
-from grpo_runtime.rollouts.interface import Rollout
-from grpo_runtime.trainer.batch import make_batch
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.report.position import OwnPosition
+from grpo_runtime.rollouts.interface import Rollout, VersionSpan
+from grpo_runtime.trainer.batch import Batch, make_batch, receive_batch, send_batch
 
 
 def rollout(prompt: tuple[int, ...], completion: tuple[int, ...], logprobs: tuple[float, ...]) -> Rollout:
@@ -76,3 +79,74 @@ def test_a_completion_without_tokens_takes_the_least_room() -> None:
     batch = make_batch(rollouts, advantages=torch.tensor([1.0, -1.0]), pad_id=0)
     assert batch.lengths == [2, 2]
     assert batch.part((0,)).loss_mask.tolist() == [[False]]
+
+
+def a_batch_of_versions() -> Batch:
+    """The second completion was begun by the weights of step 3 and the third by those before; a tool said the
+    third's second token."""
+    versions = (
+        (span(attempt=1, step=4, start=0, end=2),),
+        (span(attempt=1, step=3, start=0, end=1), span(attempt=1, step=4, start=1, end=3)),
+        (span(attempt=2, step=2, start=0, end=1), span(attempt=2, step=4, start=2, end=3)),
+    )
+    prompts = ((5, 6, 7), (5,), (5, 6))
+    rollouts = [
+        dataclasses.replace(
+            rollout(prompt, (8, 9, 3)[: spans[-1].end], (-1.0,) * spans[-1].end), versions=spans
+        )
+        for prompt, spans in zip(prompts, versions, strict=True)
+    ]
+    rollouts[2] = dataclasses.replace(rollouts[2], loss_mask=(True, False, True))
+    return make_batch(rollouts, advantages=torch.tensor([1.0, -1.0, 2.0]), pad_id=0, step=4)
+
+
+def span(*, attempt: int, step: int, start: int, end: int) -> VersionSpan:
+    return VersionSpan(PolicyVersion(attempt=attempt, step=step), start=start, end=end)
+
+
+def test_a_token_is_current_where_the_weights_that_the_step_begins_with_sampled_it() -> None:
+    batch = a_batch_of_versions()
+    assert batch.is_current.tolist() == [
+        [True, True, True, True],
+        [False, True, True, True],
+        [True, False, True, True],
+    ]
+    part = batch.part((1,))
+    assert part.is_current.tolist() == [[False, True, True]]
+    assert batch.part(()).is_current.tolist() == [[True]]
+
+
+def test_every_token_is_current_where_no_version_is_older() -> None:
+    batch = make_batch(
+        [rollout((5,), (8, 9), (-1.0, -2.0))], advantages=torch.tensor([1.0]), pad_id=0, step=4
+    )
+    assert batch.is_current.all()
+
+
+@dataclasses.dataclass
+class Wire:
+    """Ranks of which one sends all that it broadcasts before another receives it."""
+
+    position: OwnPosition
+    sent: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    is_sender: bool = True
+
+    def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self.is_sender:
+            self.sent.append(tensor.clone())
+            return tensor
+        received = self.sent.pop(0)
+        assert (received.shape, received.dtype) == (tensor.shape, tensor.dtype)
+        return received
+
+
+def test_another_rank_receives_the_batch_that_rank_0_sends() -> None:
+    batch = a_batch_of_versions()
+    wire: Any = Wire(OwnPosition())
+    send_batch(batch, ranks=wire)
+    wire.is_sender = False
+    received = receive_batch(ranks=wire)
+    assert wire.sent == []
+    for field in dataclasses.fields(Batch):
+        sent, got = getattr(batch, field.name), getattr(received, field.name)
+        assert got.dtype == sent.dtype and torch.equal(got, sent), field.name

@@ -75,7 +75,7 @@ def a_batch(learner: PolicyLearner) -> Batch:
     batch = make_batch(rollouts, advantages=torch.linspace(-1, 1, 8), pad_id=0)
     with torch.no_grad():
         logprobs, _ = learner.policy(batch.token_ids, batch.loss_mask)
-    return Batch(batch.token_ids, batch.loss_mask, logprobs, batch.advantages)
+    return replace(batch, rollout_logprobs=logprobs)
 
 
 def test_training_raises_what_had_an_advantage_and_lowers_the_rest(ranks: Ranks, model_folder: Path) -> None:
@@ -100,6 +100,22 @@ def test_engines_that_differ_from_the_trainer_are_told_also_where_nothing_correc
     batch = replace(batch, rollout_logprobs=batch.rollout_logprobs - 1.0)
     metrics = learner.update(batch, step=0)
     assert metrics[MISMATCH_METRIC] == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("micro_batch_tokens", [1024, 20])
+def test_the_mismatch_counts_tokens_of_the_current_version_only(
+    ranks: Ranks, model_folder: Path, micro_batch_tokens: int
+) -> None:
+    learner = make_learner(model_folder, ranks, micro_batch_tokens=micro_batch_tokens)
+    batch = a_batch(learner)
+    is_stale = (torch.arange(batch.loss_mask.shape[1]) > 2).expand_as(batch.loss_mask)
+    stale = replace(batch, rollout_logprobs=torch.where(is_stale, -7.0, batch.rollout_logprobs - 0.5))
+    metrics = learner.update(replace(stale, is_current=~is_stale), step=0)
+    assert metrics[MISMATCH_METRIC] == pytest.approx(0.5, abs=1e-4)
+    assert metrics["sampling/mismatch_kl/k3"] > 1
+    metrics = learner.update(replace(stale, is_current=torch.zeros_like(is_stale)), step=1)
+    assert MISMATCH_METRIC not in metrics
+    assert metrics["sampling/mismatch_kl/k3"] > 1
 
 
 def test_micro_batches_change_nothing_but_the_padding(ranks: Ranks, model_folder: Path) -> None:
@@ -191,7 +207,7 @@ def test_bfloat16_still_learns_at_a_small_learning_rate(ranks: Ranks, model_fold
 
 def poisoned(batch: Batch) -> Batch:
     """The same with an infinite loss."""
-    return Batch(batch.token_ids, batch.loss_mask, batch.rollout_logprobs, batch.advantages * torch.inf)
+    return replace(batch, advantages=batch.advantages * torch.inf)
 
 
 def test_an_update_whose_gradient_is_not_finite_is_left_out_and_the_next_one_is_as_if_it_had_not_been(

@@ -2,7 +2,7 @@
 
 import sys
 
-from grpo_runtime.weight_sync.group import MemberPlace, host_store
+from grpo_runtime.weight_sync.group import GroupMember, host_store
 from grpo_runtime.weight_sync.interface import GroupBrokenError
 from grpo_runtime.weight_sync.nccl import NcclGroup, TorchNccl
 from grpo_runtime.weight_sync.stream.memory import device_of_rank
@@ -16,11 +16,11 @@ def main() -> int:
     device = device_of_rank()
     store = host_store("127.0.0.1", timeout_seconds=5.0)
     store.set(f"{KEY}/members/1", "")
-    place = MemberPlace(KEY, rank=0, size=2, meeting_seconds=5.0)
+    member = GroupMember(KEY, rank=0, size=2, meeting_seconds=5.0)
     try:
         NcclGroup(
             store,
-            place,
+            member,
             own_address="127.0.0.1",
             invite=lambda nccl_id: None,
             connect=TorchNccl,

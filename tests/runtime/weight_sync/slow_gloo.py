@@ -6,7 +6,7 @@ import torch
 from torch.distributed import Store
 
 from grpo_runtime.weight_sync.gloo import GlooGroup, GlooWork, gloo_backend
-from grpo_runtime.weight_sync.group import Invite, MemberPlace
+from grpo_runtime.weight_sync.group import GroupMember, Invite
 
 SECONDS_A_BUFFER = 1.2
 
@@ -19,9 +19,9 @@ class SlowGroup(GlooGroup):
         return super().broadcast(buffer, timeout_seconds=timeout_seconds)
 
 
-def _slow_in_company(store: Store, place: MemberPlace, *, own_address: str, invite: Invite) -> GlooGroup:
-    kind = GlooGroup if place.size == 2 else SlowGroup
-    return kind(store, place, own_address=own_address, invite=invite)
+def _slow_in_company(store: Store, member: GroupMember, *, own_address: str, invite: Invite) -> GlooGroup:
+    kind = GlooGroup if member.size == 2 else SlowGroup
+    return kind(store, member, own_address=own_address, invite=invite)
 
 
 SLOW_GLOO = gloo_backend("slow-gloo", join=SlowGroup)

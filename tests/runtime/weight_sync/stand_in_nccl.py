@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 import torch
 
-from grpo_runtime.weight_sync.group import UNIQUE_ID_BYTES, MemberPlace
+from grpo_runtime.weight_sync.group import UNIQUE_ID_BYTES, GroupMember
 from grpo_runtime.weight_sync.stream.memory import MEMORY_TO_SHARE, PRIVATE_MEMORY, private_memory
 
 _num_staged = itertools.count()
@@ -101,8 +101,8 @@ class StandInWork:
 class StandInNccl:
     """Over TCP sockets of rank 0 to all others; see `LibraryGroup`."""
 
-    def __init__(self, place: MemberPlace, *, device: StandInDevice) -> None:
-        self._place = place
+    def __init__(self, member: GroupMember, *, device: StandInDevice) -> None:
+        self._member = member
         self._device = device
         self._peers: list[socket.socket] = []
         self._sockets: list[socket.socket] = []
@@ -118,7 +118,7 @@ class StandInNccl:
 
     def meet(self) -> None:
         self._device.require_use()
-        if self._place.rank == 0:
+        if self._member.rank == 0:
             self._server = socket.create_server(("127.0.0.1", 0))
             self._sockets.append(self._server)
             self._id.set_result(id_of_port(self._server.getsockname()[1], salt=secrets.token_hex(8)))
@@ -139,20 +139,20 @@ class StandInNccl:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _connect(self) -> None:
-        if self._place.rank == 0:
+        if self._member.rank == 0:
             with self._server as server:
-                for _ in range(1, self._place.size):
+                for _ in range(1, self._member.size):
                     self._peers.append(server.accept()[0])
                     self._sockets.append(self._peers[-1])
         else:
-            self._peers.append(socket.create_connection(("127.0.0.1", port_of(self._place.nccl_id))))
+            self._peers.append(socket.create_connection(("127.0.0.1", port_of(self._member.nccl_id))))
             self._sockets.append(self._peers[-1])
         if self._is_aborted.is_set():
             self.abort()
 
     def _broadcast(self, buffer: torch.Tensor) -> None:
         memory = buffer.numpy().data
-        if self._place.rank == 0:
+        if self._member.rank == 0:
             for peer in self._peers:
                 peer.sendall(memory)
             return

@@ -22,7 +22,7 @@ from test_several_engines import sync
 from weight_sources import FixedWeights
 from worker_processes import digest_of, engines_of_processes
 
-from grpo_runtime.weight_sync.group import MemberPlace, host_store
+from grpo_runtime.weight_sync.group import GroupMember, host_store
 from grpo_runtime.weight_sync.interface import GroupBrokenError
 from grpo_runtime.weight_sync.nccl import NcclGroup, TorchNccl
 from grpo_runtime.weight_sync.registry import IPC
@@ -138,11 +138,11 @@ def test_host_memory_is_locked_for_as_long_as_it_is_there() -> None:
         del memory
 
 
-def nccl_group(place: MemberPlace) -> NcclGroup:
-    store = host_store(ADDRESS, timeout_seconds=place.meeting_seconds)
+def nccl_group(member: GroupMember) -> NcclGroup:
+    store = host_store(ADDRESS, timeout_seconds=member.meeting_seconds)
     return NcclGroup(
         store,
-        place,
+        member,
         own_address=ADDRESS,
         invite=lambda nccl_id: None,
         connect=TorchNccl,
@@ -152,7 +152,7 @@ def nccl_group(place: MemberPlace) -> NcclGroup:
 
 def test_nccl_with_one_rank_sends_what_is_on_the_gpu_and_on_the_host() -> None:
     for step in range(2):
-        group = nccl_group(MemberPlace(f"key-{step}", rank=0, size=1, meeting_seconds=60.0))
+        group = nccl_group(GroupMember(f"key-{step}", rank=0, size=1, meeting_seconds=60.0))
         data = some_bytes(1_000_001)
         assert torch.equal(group.broadcast(data.cuda(), timeout_seconds=60.0).wait().cpu(), data)
         for _ in range(3):
@@ -164,7 +164,7 @@ def test_nccl_with_one_rank_sends_what_is_on_the_gpu_and_on_the_host() -> None:
 
 def test_a_group_of_nccl_whose_other_member_does_not_come_is_given_up() -> None:
     with pytest.raises(GroupBrokenError):
-        nccl_group(MemberPlace("key", rank=0, size=2, meeting_seconds=2.0))
+        nccl_group(GroupMember("key", rank=0, size=2, meeting_seconds=2.0))
 
 
 def test_a_member_that_is_killed_before_nccl_meets_takes_nobody_along() -> None:
@@ -204,6 +204,8 @@ async def test_ipc_carries_weights_of_many_buffers_and_lets_go_of_the_memory() -
 
 async def memory_after_a_connection(weights: dict[str, torch.Tensor]) -> int:
     """Bytes of the GPU that torch has in use after two weight syncs to an engine that comes and goes."""
+    # another test may have left one behind, in a call of NCCL that does not return
+    threads_before = set(threading.enumerate())
     layout = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     async with engines_of_processes("ipc", "a", layout=layout) as engines:
         sender = make_group_sender("ipc", engines, timeout_seconds=60.0)
@@ -216,7 +218,7 @@ async def memory_after_a_connection(weights: dict[str, torch.Tensor]) -> int:
             copy.wait_until_read()
             del copy
         await sender.shutdown()
-        for thread in threading.enumerate():
+        for thread in set(threading.enumerate()) - threads_before:
             if thread.name.startswith("weight-sender"):
                 thread.join()
     gc.collect()

@@ -18,7 +18,7 @@ from torch.distributed import HashStore, Store, TCPStore
 from weight_sources import FixedWeights
 
 from grpo_runtime.weight_sync.deadlines import Deadlines
-from grpo_runtime.weight_sync.group import Invite, MemberPlace
+from grpo_runtime.weight_sync.group import GroupMember, Invite
 from grpo_runtime.weight_sync.group_sender import GroupSender
 from grpo_runtime.weight_sync.interface import (
     Failures,
@@ -106,9 +106,9 @@ class Way:
         self._together, self._alone = together, alone
         self.group = Group(together)
 
-    def join(self, store: Store, place: MemberPlace, *, own_address: str, invite: Invite) -> Group:
+    def join(self, store: Store, member: GroupMember, *, own_address: str, invite: Invite) -> Group:
         invite(b"")
-        self.group = Group(self._together if place.size > 2 else next(self._alone))
+        self.group = Group(self._together if member.size > 2 else next(self._alone))
         return self.group
 
 

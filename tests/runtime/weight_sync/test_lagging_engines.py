@@ -79,4 +79,6 @@ async def test_what_is_done_before_another_engine_is_called_counts_too() -> None
             timeout_seconds=FAR_AWAY_SECONDS,
             lag_seconds=lambda took: 0.1,
         )
-    assert str(failures["b"]) == "not done within 0.1 s"
+    seconds = float(str(failures["b"]).removeprefix("not done within ").removesuffix(" s"))
+    # from when all were called, so that a busy machine makes it longer
+    assert 0.1 <= seconds < FAR_AWAY_SECONDS / 5

@@ -19,7 +19,7 @@ from torch.distributed import Store, TCPStore
 
 from grpo_runtime.weight_sync.deadlines import Deadlines
 from grpo_runtime.weight_sync.engine_names import backend_of, name_in_vllm
-from grpo_runtime.weight_sync.group import UNIQUE_ID_BYTES, MemberPlace, host_store, parse_init_info
+from grpo_runtime.weight_sync.group import UNIQUE_ID_BYTES, GroupMember, host_store, parse_init_info
 from grpo_runtime.weight_sync.group_sender import GroupSender
 from grpo_runtime.weight_sync.interface import (
     GroupBrokenError,
@@ -49,10 +49,8 @@ def member(
     invite: Callable[[bytes], None] = lambda nccl_id: None,
     connect: Connect = StandInNccl,
 ) -> NcclGroup:
-    place = MemberPlace("key", rank, size, meeting_seconds, nccl_id)
-    return NcclGroup(
-        store, place, own_address=ADDRESS, invite=invite, connect=connect, device=StandInDevice()
-    )
+    own = GroupMember("key", rank, size, meeting_seconds, nccl_id)
+    return NcclGroup(store, own, own_address=ADDRESS, invite=invite, connect=connect, device=StandInDevice())
 
 
 def pair(hosted: TCPStore | None = None) -> tuple[NcclGroup, NcclGroup]:
@@ -85,7 +83,7 @@ async def test_every_group_has_an_id_of_its_own_which_comes_over_the_control_cha
         assert await sender.init("a") == {}
     await sender.shutdown()
     await receiver.shutdown()
-    first, second = (info.place(worker=0).nccl_id for info in receiver.infos)
+    first, second = (info.member(worker=0).nccl_id for info in receiver.infos)
     assert len(first) == len(second) == UNIQUE_ID_BYTES
     assert first != second
 
@@ -124,9 +122,9 @@ def test_what_is_no_id_of_nccl_is_refused_and_not_repeated(wrong: object) -> Non
 
 def test_an_id_is_not_in_what_may_be_logged() -> None:
     info = parse_init_info(init_info())
-    place = info.place(worker=0)
-    assert place.nccl_id == SOME_ID
-    for shown in (repr(info), str(info), repr(place)):
+    own = info.member(worker=0)
+    assert own.nccl_id == SOME_ID
+    for shown in (repr(info), str(info), repr(own)):
         assert IN_BASE64[:16] not in shown
         assert repr(SOME_ID)[2:20] not in shown
 
@@ -139,9 +137,9 @@ def test_an_engine_that_was_told_no_id_refuses_to_come() -> None:
 
 
 def test_the_id_is_where_torch_reads_it_and_only_with_the_engines() -> None:
-    assert _store_of_id(MemberPlace("key", 1, 2, 1.0, SOME_ID)).get("0") == SOME_ID
+    assert _store_of_id(GroupMember("key", 1, 2, 1.0, SOME_ID)).get("0") == SOME_ID
     with pytest.raises(RuntimeError):
-        _store_of_id(MemberPlace("key", 0, 2, 0.1)).get("0")
+        _store_of_id(GroupMember("key", 0, 2, 0.1)).get("0")
 
 
 async def test_a_trainer_that_cannot_begin_a_group_says_so_and_calls_no_engine() -> None:

@@ -14,7 +14,7 @@ from s3_server import BUCKET, S3Server, s3_secret, served_bucket
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines.follow.follower import CheckedVersions
 from grpo_runtime.errors import UserError
-from grpo_runtime.export.access import BucketPlace
+from grpo_runtime.export.access import S3Location
 from grpo_runtime.export.s3 import open_bucket
 from grpo_runtime.settings import read_trainer_settings
 from grpo_runtime.weight_sync.deadlines import Deadlines
@@ -42,18 +42,18 @@ def s3(tmp_path: Path) -> Iterator[S3Server]:
         yield server
 
 
-def place_in(server: S3Server) -> BucketPlace:
-    return BucketPlace(f"s3://{BUCKET}/run-1/weights", endpoint=server.endpoint)
+def location_in(server: S3Server) -> S3Location:
+    return S3Location(f"s3://{BUCKET}/run-1/weights", endpoint=server.endpoint)
 
 
 def bucket_of(server: S3Server, folder: Path) -> S3Store:
-    return open_bucket(place_in(server), credentials=s3_secret(folder))
+    return open_bucket(location_in(server), credentials=s3_secret(folder))
 
 
 def store_of(server: S3Server, folder: Path, *, secret_key: str | None = None) -> VersionStore:
     credentials = s3_secret(folder) if secret_key is None else s3_secret(folder, secret_key=secret_key)
-    place = place_in(server)
-    return store_in_bucket(place, credentials=credentials, field="weightSync.disk.to")
+    location = location_in(server)
+    return store_in_bucket(location, credentials=credentials, field="weightSync.disk.to")
 
 
 @pytest.fixture

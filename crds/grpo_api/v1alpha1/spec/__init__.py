@@ -7,6 +7,7 @@ a RunConfig of them.
 """
 
 from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec, DynamicSamplingSpec, OptimizerSpec, Schedule
+from grpo_api.v1alpha1.spec.asynchronous import AsyncSpec, StalePolicy
 from grpo_api.v1alpha1.spec.checkpoint import CheckpointSpec, ResumeFromSpec, ResumeLoad
 from grpo_api.v1alpha1.spec.colocated import ColocatedExecutor, ColocatedSpec
 from grpo_api.v1alpha1.spec.dataset import DatasetSpec, EvalSpec
@@ -18,6 +19,7 @@ from grpo_api.v1alpha1.spec.loss import (
     Aggregation,
     Baseline,
     EntropySpec,
+    GeometricMaskSpec,
     ImportanceCorrectionMode,
     ImportanceCorrectionSpec,
     KLEstimator,
@@ -26,6 +28,7 @@ from grpo_api.v1alpha1.spec.loss import (
     RatioLevel,
     RefSyncSpec,
     ScaleRewards,
+    TrustRegionMaskSpec,
 )
 from grpo_api.v1alpha1.spec.model import ALL_LINEAR, Attention, Dtype, LoraSpec, ModelSpec
 from grpo_api.v1alpha1.spec.report import ReportSpec, TrackerName, TrackerSpec
@@ -50,6 +53,7 @@ __all__ = [
     "MOST_WORKERS",
     "Aggregation",
     "AlgorithmSpec",
+    "AsyncSpec",
     "Attention",
     "Baseline",
     "BuiltinReward",
@@ -68,6 +72,7 @@ __all__ = [
     "ExportSpec",
     "FailurePolicySpec",
     "GRPOJobSpec",
+    "GeometricMaskSpec",
     "HubSpec",
     "ImportanceCorrectionMode",
     "ImportanceCorrectionSpec",
@@ -93,10 +98,12 @@ __all__ = [
     "SamplingSpec",
     "ScaleRewards",
     "Schedule",
+    "StalePolicy",
     "TrackerName",
     "TrackerSpec",
     "TrainerSpec",
     "TrainerStrategy",
+    "TrustRegionMaskSpec",
     "WeightSyncBackend",
     "WeightSyncSpec",
 ]

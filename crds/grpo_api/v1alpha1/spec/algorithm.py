@@ -12,12 +12,14 @@ from grpo_api.v1alpha1.spec.loss import (
     Aggregation,
     Baseline,
     EntropySpec,
+    GeometricMaskSpec,
     ImportanceCorrectionSpec,
     KLSpec,
     LossType,
     RatioLevel,
     RefSyncSpec,
     ScaleRewards,
+    TrustRegionMaskSpec,
 )
 
 
@@ -56,7 +58,8 @@ class DynamicSamplingSpec(ApiModel):
     max_rounds: Annotated[int, Field(ge=2, le=64), NOT_STORED] = 10
     """How many times a step samples at most. Defaults to 10, as in verl's DAPO. After the last round the step
     is trained on the groups that it has, which are fewer than promptsPerStep; if it has none, it trains
-    nothing."""
+    nothing. With `async` that is once maxRounds x promptsPerStep prompts were dropped since the step
+    before."""
 
 
 @rule(
@@ -177,6 +180,18 @@ class AlgorithmSpec(ApiModel):
     engine that sampled them, in nats per token on average; TRL's `off_policy_mask_threshold`. Without it none
     is left out. Not with fields that change the engine's probabilities: `sampling.topP`, `topK`, `minP`,
     `repetitionPenalty` and `regex`."""
+    geometric_mask: GeometricMaskSpec | None = None
+    """Leave a completion out of the loss where engine and trainer, before its first update on the batch, do
+    not agree about it: the geometric mean of its tokens' ratios is out of bounds; verl's `rollout_rs:
+    seq_mean_k1`. The mean does not grow with the length, as the product in `importanceCorrection.level:
+    sequence` does. Without this section none is left out. Not with the fields of `sampling` that
+    offPolicyThreshold is refused with."""
+    trust_region_mask: TrustRegionMaskSpec | None = None
+    """Leave a token out of the loss once its advantage has pushed its probability too far from the engine's,
+    as a difference of probabilities (DPPO, arXiv:2602.04879); the mask of prime-rl's default loss. The clip
+    of `lossType` stays, which compares with the policy before the first update. Without this section none is
+    left out. Not with `ratioLevel: sequence`, and not with the fields of `sampling` that offPolicyThreshold
+    is refused with."""
     mask_truncated: Annotated[bool, NOT_STORED] = False
     """Leave completions that were cut at `sampling.maxTokens` out of the loss; TRL's
     `mask_truncated_completions`. They still count in the advantages of their group."""

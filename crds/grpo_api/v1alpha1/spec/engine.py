@@ -181,7 +181,8 @@ class EngineSpec(ApiModel):
     max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] | None = None
     """Most completions that an engine, or each of its dataParallelSize copies, samples at a time; vLLM's
     argument of this name. An engine in a rollout pod is given no more than that. Without it vLLM decides, and
-    an engine is given up to 1024 for each copy on GPUs, and up to 64 on CPU."""
+    an engine is given up to 1024 for each copy on GPUs, and up to 64 on CPU. With `async` an engine is given
+    four times as many, and those that find no place wait in it."""
     compiled_cache_claim: ClaimName | None = None
     """PersistentVolumeClaim for what vLLM, torch.compile, Triton and FlashInfer compile, so that a new pod of
     the job finds it. Each job has a folder of its own there. The code in it is run without a check: take a

@@ -8,6 +8,11 @@ from pydantic import Field
 from grpo_api.changes import MAY_CHANGE
 from grpo_api.model import ApiModel
 from grpo_api.rule import rule
+from grpo_api.v1alpha1.spec.asynchronous import (
+    async_has_rollout,
+    batch_is_trained_once,
+    older_tokens_are_corrected,
+)
 from grpo_api.v1alpha1.spec.colocated import (
     actor_finds_all_weights,
     actor_is_not_shared,
@@ -45,6 +50,7 @@ from grpo_api.v1alpha1.spec.run_sections import (
 )
 from grpo_api.v1alpha1.spec.sampling import (
     grammar_is_not_corrected,
+    masks_compare_policies,
     off_policy_threshold_compares_policies,
     penalty_is_not_corrected,
     temperature_is_sampled,
@@ -152,6 +158,10 @@ class GRPOJobSpec(RunSections):
         truncation_is_corrected_by_tokens,
         truncation_is_not_corrected_with_vespo,
         off_policy_threshold_compares_policies,
+        masks_compare_policies,
+        async_has_rollout,
+        older_tokens_are_corrected,
+        batch_is_trained_once,
     )
 
     mode: Mode = Mode.AUTO

@@ -1,5 +1,5 @@
-"""What the fields of `algorithm` about the loss can say, with the sections `kl`, `entropy` and
-`importanceCorrection`, and which of them go together."""
+"""What the fields of `algorithm` about the loss can say, with the sections `kl`, `entropy`,
+`importanceCorrection`, `geometricMask` and `trustRegionMask`, and which of them go together."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -95,6 +95,27 @@ class ImportanceCorrectionSpec(ApiModel):
     def is_on(self) -> bool:
         """Whether anything is corrected."""
         return self.mode is not ImportanceCorrectionMode.NONE
+
+
+class GeometricMaskSpec(ApiModel):
+    """Bounds outside of which a whole completion is left out of the loss."""
+
+    low: Annotated[float, Field(gt=0, le=1), NOT_STORED] = 0.99
+    """A completion is left out where the geometric mean of its tokens' ratios of trainer to engine
+    probability is below this; SkyRL's `geo_mask_low`. Defaults to 0.99."""
+    high: Annotated[float, Field(ge=1, le=1000), NOT_STORED] = 1.01
+    """A completion is left out where that mean is above this; SkyRL's `geo_mask_high`. Defaults to 1.01."""
+
+
+class TrustRegionMaskSpec(ApiModel):
+    """How far the probability of a token may move before the token is left out of the loss."""
+
+    low: Annotated[float, Field(gt=0, le=1), NOT_STORED] = 0.2
+    """A token of negative advantage is left out where its probability is lower than the engine's by more than
+    this; prime-rl's `dppo_mask_low`. Defaults to 0.2."""
+    high: Annotated[float, Field(gt=0, le=1), NOT_STORED] = 0.2
+    """A token of positive advantage is left out where its probability is higher than the engine's by more
+    than this; prime-rl's `dppo_mask_high`. Defaults to 0.2."""
 
 
 class KLEstimator(StrEnum):
@@ -312,6 +333,21 @@ def vespo_corrects_tokens(loss_type: LossType, importance_correction: Importance
 
 
 @rule(
+    cel="!has(self.trustRegionMask) || "
+    "(has(self.ratioLevel) ? self.ratioLevel : (self.lossType == 'luspo' ? 'sequence' : 'token')) == 'token'",
+    sentence="algorithm.trustRegionMask leaves out single tokens, but one ratio of the sequence moves all of "
+    "its tokens: set algorithm.ratioLevel to token, or remove trustRegionMask",
+    field=".trustRegionMask",
+)
+def trust_region_is_of_tokens(
+    loss_type: LossType, ratio_level: RatioLevel | None, trust_region_mask: TrustRegionMaskSpec | None
+) -> bool:
+    """The gradient of a ratio of the sequence is that of each of its tokens."""
+    level = ratio_level or (RatioLevel.SEQUENCE if loss_type is LossType.LUSPO else RatioLevel.TOKEN)
+    return trust_region_mask is None or level is RatioLevel.TOKEN
+
+
+@rule(
     cel="!has(self.aggregation) || self.aggregation == 'sum_then_normalize' || (self.scaleRewards == 'group' "
     "&& (!has(self.baseline) || self.baseline == 'group_mean'))",
     sentence="algorithm.aggregation normalize_then_sum (GDPO) divides each reward by its group's standard "
@@ -335,5 +371,6 @@ LOSS_RULES = (
     vespo_options_need_vespo,
     vespo_has_token_ratios,
     vespo_corrects_tokens,
+    trust_region_is_of_tokens,
     gdpo_normalises_itself,
 )

@@ -7,6 +7,7 @@ from pydantic import Field
 from grpo_api.model import NOT_STORED, ApiModel
 from grpo_api.rule import KeyedBy, rule
 from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec
+from grpo_api.v1alpha1.spec.asynchronous import AsyncSpec
 from grpo_api.v1alpha1.spec.checkpoint import CheckpointSpec, ResumeFromSpec
 from grpo_api.v1alpha1.spec.colocated import ColocatedSpec, has_own_process, is_on_ray
 from grpo_api.v1alpha1.spec.dataset import DatasetSpec
@@ -53,6 +54,10 @@ class RunSections(ApiModel):
     """How the engines of mode Colocated are started. Only in that mode."""
     weight_sync: WeightSyncSpec = WeightSyncSpec()
     """How engines get new weights."""
+    asynchronous: Annotated[AsyncSpec | None, Field(alias="async")] = None
+    """Sample and train at the same time: engines sample ahead while the trainer trains on what they sampled
+    before, with weights that are a few steps older. Only in mode Disaggregated. Without it every step samples
+    with the newest weights, and then trains."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     """When to save and where."""
     resume_from: ResumeFromSpec | None = None

@@ -32,9 +32,8 @@ class RolloutFunctionSpec(ApiModel):
     config_map: CodeRef | None = None
     """A function whose code is in a ConfigMap."""
     timeout_seconds: Annotated[int, Field(ge=1, le=3600), NOT_STORED] = 60
-    """How long your code may take between two turns, for all completions of a step together. Defaults to 60.
-    When it takes longer, raises or dies, the unfinished completions are made again; after the third time in a
-    row the job fails."""
+    """How long your code may take between two turns of a completion. Defaults to 60. When it takes longer,
+    raises or dies, the unfinished completions are made again; after the third time in a row the job fails."""
     max_turns: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Most turns of a completion. One that asks for another turn is cut, as at sampling.maxTokens. Without it
     only sampling.maxTokens is a limit."""
@@ -189,11 +188,15 @@ def truncation_is_not_corrected_with_vespo(sampling: SamplingSpec, algorithm: Al
     return not is_corrected or algorithm.loss_type is not LossType.VESPO or not sampling.truncations
 
 
-@rule(
-    cel="!has(self.algorithm.offPolicyThreshold) || "
-    f"({_NO_TRUNCATION} && "
+_NO_TRANSFORM = (
+    f"{_NO_TRUNCATION} && "
     "(!has(self.sampling.repetitionPenalty) || self.sampling.repetitionPenalty == 1.0) && "
-    "!has(self.sampling.regex))",
+    "!has(self.sampling.regex)"
+)
+
+
+@rule(
+    cel=f"!has(self.algorithm.offPolicyThreshold) || ({_NO_TRANSFORM})",
     sentence="algorithm.offPolicyThreshold compares the engine's probabilities with the trainer's, "
     "which sampling.topP, topK, minP, repetitionPenalty and regex make different even where "
     "the policy is the same, so that bad completions would be left out: remove "
@@ -203,3 +206,16 @@ def truncation_is_not_corrected_with_vespo(sampling: SamplingSpec, algorithm: Al
 def off_policy_threshold_compares_policies(sampling: SamplingSpec, algorithm: AlgorithmSpec) -> bool:
     """Tokens far from the engine's distribution are far from the policy that sampled them."""
     return algorithm.off_policy_threshold is None or not sampling.transforms
+
+
+@rule(
+    cel=f"(!has(self.algorithm.geometricMask) && !has(self.algorithm.trustRegionMask)) || ({_NO_TRANSFORM})",
+    sentence="algorithm.geometricMask and trustRegionMask compare the engine's probabilities with the "
+    "trainer's, which sampling.topP, topK, minP, repetitionPenalty and regex make different even where the "
+    "policy is the same, so that good tokens would be left out: remove the mask, or remove these",
+    field=".algorithm",
+)
+def masks_compare_policies(sampling: SamplingSpec, algorithm: AlgorithmSpec) -> bool:
+    """A token that the engine was made to prefer has moved by no update."""
+    has_mask = algorithm.geometric_mask is not None or algorithm.trust_region_mask is not None
+    return not has_mask or not sampling.transforms

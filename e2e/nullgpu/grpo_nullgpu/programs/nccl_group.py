@@ -7,6 +7,7 @@ nccl_group.py hangs       the third buffer hangs in the call: it is given up
 """
 
 import base64
+import json
 import subprocess
 import sys
 import time
@@ -14,14 +15,14 @@ import time
 import torch
 from torch.distributed import Store, TCPStore
 
-from grpo_runtime.weight_sync.group import GroupInitInfo, Invite, MemberPlace, find_store, host_store
+from grpo_runtime.weight_sync.group import GroupInitInfo, GroupMember, Invite, find_store, host_store
 from grpo_runtime.weight_sync.interface import GroupBrokenError
 from grpo_runtime.weight_sync.nccl import NcclGroup, TorchNccl
 from grpo_runtime.weight_sync.stream.memory import CudaDevice
 
 ADDRESS, SIZE, NUM_BUFFERS = "127.0.0.1", 1 << 20, 10
 ENOUGH_SECONDS = 60.0
-"""For what succeeds: an engine that is invited imports torch first."""
+"""For what succeeds."""
 ALONE_SECONDS, HUNG_SECONDS = 6.0, 3.0
 """After which a meeting and a buffer that cannot succeed are given up."""
 Engine = subprocess.Popen[str]
@@ -42,7 +43,7 @@ def member(
 ) -> NcclGroup:
     return NcclGroup(
         store,
-        MemberPlace(key, rank=rank, size=2, meeting_seconds=meeting_seconds, nccl_id=nccl_id),
+        GroupMember(key, rank=rank, size=2, meeting_seconds=meeting_seconds, nccl_id=nccl_id),
         own_address=ADDRESS,
         invite=invite,
         connect=TorchNccl,
@@ -50,14 +51,16 @@ def member(
     )
 
 
-def engine(port: str, key: str, nccl_id: str, num_buffers: str) -> None:
-    """Receives so many buffers, and waits."""
+def engine() -> None:
+    """Waits for an invitation, receives all buffers, and waits."""
+    print("ready", flush=True)
+    port, key, nccl_id = json.loads(sys.stdin.readline())
     info = GroupInitInfo(
-        address=ADDRESS, port=int(port), key=key, first_rank=1, size=2, meeting_seconds=ENOUGH_SECONDS
+        address=ADDRESS, port=port, key=key, first_rank=1, size=2, meeting_seconds=ENOUGH_SECONDS
     )
     group = member(1, find_store(info), key=key, nccl_id=base64.b64decode(nccl_id))
     print("met", flush=True)
-    for number in range(int(num_buffers)):
+    for number in range(NUM_BUFFERS):
         received = torch.empty(SIZE, dtype=torch.uint8)
         group.broadcast(received, timeout_seconds=60.0).wait()
         print(torch.equal(received, buffer(number)), flush=True)
@@ -65,15 +68,18 @@ def engine(port: str, key: str, nccl_id: str, num_buffers: str) -> None:
 
 
 def trainer(key: str, *, store: TCPStore, engines: list[Engine]) -> NcclGroup:
+    """Its end of a group with one more engine, which has imported torch before they meet: torch gives all
+    meetings of a process as long as its first, which may be ALONE_SECONDS."""
+    invited = subprocess.Popen(
+        [sys.executable, __file__, "engine"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    engines.append(invited)
+    assert answer_of(engines) == "ready"
+
     def invite(nccl_id: bytes) -> None:
-        arguments = [str(store.port), key, base64.b64encode(nccl_id).decode(), str(NUM_BUFFERS)]
-        engines.append(
-            subprocess.Popen(
-                [sys.executable, __file__, "engine", *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
+        assert invited.stdin is not None
+        print(
+            json.dumps([store.port, key, base64.b64encode(nccl_id).decode()]), file=invited.stdin, flush=True
         )
 
     return member(0, store, key=key, invite=invite)
@@ -122,6 +128,6 @@ def main(what: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "engine":
-        engine(*sys.argv[2:])
+        engine()
     else:
         main(sys.argv[1])

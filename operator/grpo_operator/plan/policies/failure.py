@@ -13,7 +13,7 @@ from grpo_operator.plan.causes import causes_of, wake_for_causes
 from grpo_operator.plan.conditions import ConditionState, with_condition
 from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.ends import failed
-from grpo_operator.plan.last_failure import Place, last_failure, with_advice
+from grpo_operator.plan.last_failure import PodRef, last_failure, with_advice
 from grpo_operator.plan.without_progress import with_end, without_progress
 
 SETTLE_SECONDS = 3.0
@@ -37,7 +37,7 @@ def end_attempt_on_failure(draft: Draft, observed: Observed, now: datetime) -> D
         cause = cause.without_room()
     cause = replace(cause, why=with_advice(cause.why, draft.status, snapshot=snapshot))
     failure = last_failure(
-        cause.why, attempt=draft.status.attempt, place=cause.ended, exit_code=cause.exit_code
+        cause.why, attempt=draft.status.attempt, pod=cause.ended, exit_code=cause.exit_code
     )
     draft = draft.with_status(last_failure=failure)
     final = why_final(
@@ -54,7 +54,7 @@ def end_attempt_on_failure(draft: Draft, observed: Observed, now: datetime) -> D
     return _next_attempt(draft, observed, cause, now)
 
 
-def _next_attempt(draft: Draft, observed: Observed, cause: Cause[Place], now: datetime) -> Draft:
+def _next_attempt(draft: Draft, observed: Observed, cause: Cause[PodRef], now: datetime) -> Draft:
     attempt = draft.status.attempt + 1
     status = with_condition(
         with_end(draft.status, is_counted=cause.consequence.is_counted),
@@ -74,7 +74,7 @@ def _next_attempt(draft: Draft, observed: Observed, cause: Cause[Place], now: da
     return replace(draft, status=status, stage=Stage.ACTIVE).with_facts(observed, now)
 
 
-def _settling_left(draft: Draft, observed: Observed, cause: Cause[Place], now: datetime) -> float:
+def _settling_left(draft: Draft, observed: Observed, cause: Cause[PodRef], now: datetime) -> float:
     """Seconds to wait until all pods and nodes have reported, before this cause is acted on."""
     have_all_reported = all(pod.is_over and not pod.is_settling for pod in draft.facts.gang.values())
     if cause.precedence in {Precedence.CERTAIN, Precedence.DISRUPTION} or have_all_reported:

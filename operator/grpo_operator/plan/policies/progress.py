@@ -3,8 +3,9 @@
 from dataclasses import replace
 from datetime import datetime
 
+from grpo_api.contract.progress import AsyncProgress
 from grpo_api.judge.clocks import has_made_a_step
-from grpo_api.v1alpha1.status import GRPOJobStatus
+from grpo_api.v1alpha1.status import AsyncStatus, GRPOJobStatus
 from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.draft import Draft
 from grpo_operator.plan.without_progress import with_committed
@@ -27,7 +28,7 @@ def fold_progress(draft: Draft, observed: Observed, now: datetime) -> Draft:
     resumed_from = draft.status.resumed_from
     if resumed_from is not None and progress.loaded_step is not None:
         resumed_from = resumed_from.model_copy(update={"step": progress.loaded_step})
-    reward, rate = progress.reward, progress.tokens_per_second
+    reward, rate, ahead = progress.reward, progress.tokens_per_second, progress.asynchronous
     # an attempt that begins anew has lost its steps, and the numbers with them
     has_none = progress.step > 0 and not has_made_a_step(progress)
     before = draft.status if has_none else GRPOJobStatus()
@@ -41,11 +42,21 @@ def fold_progress(draft: Draft, observed: Observed, now: datetime) -> Draft:
         reward=before.reward if reward is None else _rounded(reward),
         policy_version=progress.policy_version,
         tokens_per_second=before.tokens_per_second if rate is None else f"{rate:.0f}",
+        asynchronous=before.asynchronous if ahead is None else _async_status(ahead),
         checkpoint_step=progress.checkpoint_step,
         # an attempt that has not saved yet knows nothing better than those before
         checkpoint_seconds=progress.checkpoint_seconds or draft.status.checkpoint_seconds,
         resumed_from=resumed_from,
         rollout=draft.status.rollout.model_copy(update={"current": progress.engines.current}),
+    )
+
+
+def _async_status(progress: AsyncProgress) -> AsyncStatus:
+    return AsyncStatus(
+        mean_staleness=f"{progress.mean_staleness:.2f}",
+        max_staleness=progress.max_staleness,
+        num_queued=progress.num_queued,
+        num_running=progress.num_running,
     )
 
 

@@ -8,7 +8,7 @@ from grpo_operator.children.names import rollout_position, trainer_position
 from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.blockers import Blocker, seconds_until_unseen
 from grpo_operator.plan.draft import Draft
-from grpo_operator.plan.last_failure import NOWHERE, Place, last_failure
+from grpo_operator.plan.last_failure import NO_POD, PodRef, last_failure
 
 PATIENCE_SECONDS = 5.0
 """Age from which a pod that does not start is recorded. A scheduler that binds a volume, or a node that has
@@ -50,7 +50,7 @@ def _with_blocker(draft: Draft, blocker: Blocker, now: datetime) -> Draft:
     failure = last_failure(
         blocker.why,
         attempt=draft.status.attempt,
-        place=blocker.place,
+        pod=blocker.pod_ref,
         exit_code=blocker.termination.exit_code if blocker.termination else None,
     )
     return draft.with_status(last_failure=failure)
@@ -60,15 +60,15 @@ def _with_refusal(draft: Draft, observed: Observed) -> Draft:
     refusal = observed.remembered.refusal
     if refusal is None or all(child.name != refusal.child for child in draft.create):
         return draft
-    failure = last_failure(refusal.why, attempt=draft.status.attempt, place=_place_of(refusal.child))
+    failure = last_failure(refusal.why, attempt=draft.status.attempt, pod=_ref_of(refusal.child))
     return draft.with_status(last_failure=failure)
 
 
-def _place_of(child: str) -> Place:
+def _ref_of(child: str) -> PodRef:
     """A pod that was refused has a name although it does not exist."""
     if trainer_position(child):
-        return Place(Role.TRAINER, child)
-    return Place(Role.ROLLOUT, child) if rollout_position(child) else NOWHERE
+        return PodRef(Role.TRAINER, child)
+    return PodRef(Role.ROLLOUT, child) if rollout_position(child) else NO_POD
 
 
 def _patience_left(pod: PodView, now: datetime) -> float:

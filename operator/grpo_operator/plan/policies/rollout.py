@@ -8,7 +8,7 @@ from grpo_api.contract.endpoints import ROLLOUT_CONTAINER
 from grpo_api.contract.environment import Role
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_operator.children.child import Child
-from grpo_operator.children.names import rollout_place
+from grpo_operator.children.names import rollout_slot
 from grpo_operator.children.rollout import rollout_pod
 from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.observe.engine_pods import missing_members
@@ -16,7 +16,7 @@ from grpo_operator.observe.image_build import other_build, pinned_image
 from grpo_operator.observe.observed import EngineView, Observed, Remembered
 from grpo_operator.plan.draft import Draft
 from grpo_operator.plan.hung_engines import hung_engines, seconds_until_replaced
-from grpo_operator.plan.last_failure import Place, last_failure
+from grpo_operator.plan.last_failure import PodRef, last_failure
 from grpo_operator.plan.waiting import early_end
 
 OTHER_BUILD_SECONDS = 60.0
@@ -40,7 +40,7 @@ def replace_hung(draft: Draft, observed: Observed, now: datetime) -> Draft:
     failure = last_failure(
         ReasonMessage(Reason.ENGINE_HUNG, found.cause),
         attempt=draft.status.attempt,
-        place=Place(Role.ROLLOUT, found.reported.name, found.node, ROLLOUT_CONTAINER),
+        pod=PodRef(Role.ROLLOUT, found.reported.name, found.node, ROLLOUT_CONTAINER),
     )
     given_up = {found.engine.uid: found.cause}
     return replace(draft.with_status(last_failure=failure), given_up_engines=given_up)
@@ -71,7 +71,7 @@ def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
         ]
         holder = _holder(useful, now)
         wait = _seconds_until_other_build_is_over(draft, observed, replica, now)
-        ended = early_end(observed, rollout_place(replica), now)
+        ended = early_end(observed, rollout_slot(replica), now)
         if holder is None and wait > 0:
             why = observed.remembered.other_builds[replica].message
             blocked = ReasonMessage(Reason.IMAGE_CHANGED, f"rollout {why}")
@@ -145,8 +145,8 @@ def _holder(engines: list[EngineView], now: datetime) -> EngineView | None:
 
 
 def _seconds_until_replaced(engine: EngineView, now: datetime) -> float:
-    """How long an engine that ended soon after its creation still holds its replica's place. A node that
-    refuses every pod at once must not make us create pods without pause, so each refused pod holds the place
+    """How long an engine that ended soon after its creation still holds its replica's slot. A node that
+    refuses every pod at once must not make us create pods without pause, so each refused pod holds the slot
     twice as long as the one before it, up to a limit. So does an engine of several pods, which no kubelet
     restarts with pauses of its own."""
     if not engine.is_over or engine.is_deleting or engine.created_at is None:

@@ -13,6 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -20,6 +21,8 @@ from typing import Any, NoReturn, Protocol
 from grpo_api.contract.run_config import parse_run_config
 from grpo_runtime.engines.colocated.child_messages import Message, encode_error, receive, send
 from grpo_runtime.engines.colocated.rank_engine import LocalEngine
+from grpo_runtime.engines.interface import EngineKind
+from grpo_runtime.engines.registry import engine_kind
 from grpo_runtime.process.lasting_imports import lasting_imports
 from grpo_runtime.process.lifetime import die_with
 from grpo_runtime.rollouts.frames import Frame
@@ -57,7 +60,7 @@ def main(arguments: Sequence[str], *, make_engine: MakeEngine) -> NoReturn:
 
 
 def serve_to_the_end(connection: Connection, *, make_engine: MakeEngine) -> NoReturn:
-    """Serve the rank, and end the process as it stands: vLLM's own end may hang."""
+    """Serve the rank, and end the process as it stands: the engine's own end may hang."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s engine %(levelname)s %(name)s: %(message)s", force=True
     )
@@ -153,19 +156,17 @@ class _Child:
                 return
 
 
-def make_vllm_engine(given: Mapping[str, Any]) -> EngineOfChild:
-    """vLLM, for the RunConfig and the model's folder that the rank names, and as the engine of that name.
-
-    Raises UserError naming the argument when vLLM refuses the configuration.
-    """
+def make_engine_of(kind: EngineKind, given: Mapping[str, Any]) -> EngineOfChild:
+    """An engine of that kind, for the RunConfig and the model's folder that the rank names, and as the engine
+    of that name. Raises as `EngineKind.make_colocated` does."""
     with lasting_imports():
-        from grpo_runtime.engines.vllm.local_engine import VllmEngine
+        kind.import_colocated()
         from grpo_runtime.torch_threads import num_engine_threads, pin_num_threads
 
     run_config = parse_run_config(given["run_config"])
     pin_num_threads(num_engine_threads(run_config))
-    return VllmEngine(run_config, model_dir=Path(given["model_dir"]), name=given["name"])
+    return kind.make_colocated(run_config, model_dir=Path(given["model_dir"]), name=given["name"])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:], make_engine=make_vllm_engine)
+    main(sys.argv[1:], make_engine=partial(make_engine_of, engine_kind()))

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
-from grpo_runtime.engines.vllm.arguments import IN_PROCESS_ENVIRONMENT, engine_environment
 from grpo_runtime.process.procfs import is_stopped_by_kernel
 from grpo_runtime.process.termination import was_killed_by
 
@@ -164,13 +163,14 @@ def how_it_ended(code: int) -> str:
 
 
 def child_environment(
-    environment: Mapping[str, str], *, is_cpu: bool, device_index: int | None
+    environment: Mapping[str, str], *, of_engine: Mapping[str, str], device_index: int | None
 ) -> dict[str, str]:
-    """The environment of an engine's process. `environment` is the rank's, and `device_index` its GPU among
-    those that it sees, None on CPU. The engine sees that one only."""
+    """The environment of an engine's process. `environment` is the rank's, `of_engine` what its engine must
+    have besides, and `device_index` its GPU among those that it sees, None on CPU. The engine sees that one
+    only."""
     kept = {name: value for name, value in environment.items() if name not in _OF_RANKS}
     if device_index is not None:
         visible = environment.get(VISIBLE_DEVICES)
         devices = visible.split(",") if visible else None
         kept[VISIBLE_DEVICES] = devices[device_index] if devices else str(device_index)
-    return kept | engine_environment(is_cpu=is_cpu) | IN_PROCESS_ENVIRONMENT
+    return {**kept, **of_engine}

@@ -44,6 +44,7 @@ from grpo_runtime.rollouts.interface import (
     GenerateRequest,
     Generation,
     OnFinished,
+    OnRead,
     Probe,
     Rollout,
     SyncReport,
@@ -65,6 +66,8 @@ class _Call:
 
 class ColocatedEngines:
     """`Engines` as rank 0 uses them: it sends commands to the other ranks and executes them itself."""
+
+    is_concurrent = False
 
     def __init__(
         self,
@@ -97,7 +100,14 @@ class ColocatedEngines:
         count = self._slice.num_engines
         return EngineCounts(desired=count, known=count, current=count if self._version else 0)
 
-    async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
+    async def sync(
+        self,
+        weights: WeightSource,
+        *,
+        version: PolicyVersion,
+        probe: Probe | None,
+        on_read: OnRead | None = None,
+    ) -> SyncReport:
         """Let every rank load its copy of the policy into its engine, and verify it. `weights` is rank 0's,
         and is read in another thread until this returns.
 
@@ -119,6 +129,8 @@ class ColocatedEngines:
                     f"more than {probe.tolerance:g}"
                 )
         self._version = version
+        if on_read is not None:
+            on_read()
         slowest = map(max, zip(*(sync.phase_seconds for sync in syncs), strict=True))
         return SyncReport(
             version=version,
@@ -178,6 +190,10 @@ class ColocatedEngines:
 
     def failed_syncs(self) -> Mapping[str, FailedSyncs]:
         """None: a failed sync ends the attempt or the engine."""
+        return {}
+
+    def take_idle_seconds(self) -> Mapping[str, float]:
+        """None: they take turns with the trainer."""
         return {}
 
     async def close(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
+from grpo_api.v1alpha1.spec import SamplingSpec
 from grpo_runtime.engines.fleet import membership
 from grpo_runtime.engines.fleet.dispatch import Dispatch, DispatchLimits
 from grpo_runtime.engines.fleet.engine_calls import (
@@ -20,7 +21,9 @@ from grpo_runtime.engines.fleet.engine_calls import (
     BadAnswerError,
     Bundle,
     bundle,
+    num_recomputed,
     read_rollouts,
+    require_versions,
     sampling_call,
 )
 from grpo_runtime.engines.fleet.engine_client import EngineConflictError, open_session
@@ -35,6 +38,7 @@ from grpo_runtime.rollouts.interface import (
     GenerateRequest,
     Generation,
     OnFinished,
+    OnRead,
     Probe,
     Rollout,
     RolloutLostError,
@@ -51,7 +55,9 @@ class FleetCore:
 
     def __init__(self, settings: FleetSettings, *, backend: Backend[Any]) -> None:
         self.num_stale_answers = 0
-        """Completions thrown away because other weights than the newest had sampled them."""
+        """Completions thrown away because weights had sampled them that may not."""
+        self.num_recomputed_tokens = 0
+        """Tokens that engines computed again because weights changed within a completion."""
         self._settings = settings
         # taken once, so that the date at which an engine was found hung is the same in every report
         self._clock_offset = time.time() - time.monotonic()
@@ -64,13 +70,19 @@ class FleetCore:
             timeout_seconds=settings.sync_timeout_seconds,
             workers_per_engine=settings.workers_per_engine,
             cores_per_engine=settings.cores_per_engine,
+            is_asynchronous=settings.is_asynchronous,
         )
         limits = DispatchLimits(
             max_in_flight=settings.max_in_flight,
             empty_wait_seconds=settings.empty_wait_seconds,
             poll_seconds=settings.heartbeat_seconds,
         )
-        self._dispatch = Dispatch(self, limits=limits, clock=time.monotonic)
+        self._dispatch = Dispatch(
+            self,
+            limits=limits,
+            clock=time.monotonic,
+            num_tokens=self._num_tokens if settings.is_asynchronous else None,
+        )
         self._watcher = asyncio.ensure_future(self._watch())
 
     @property
@@ -94,7 +106,14 @@ class FleetCore:
         )
         return membership.count(members, desired=self._settings.desired, hung=hung)
 
-    async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
+    async def sync(
+        self,
+        weights: WeightSource,
+        *,
+        version: PolicyVersion,
+        probe: Probe | None,
+        on_read: OnRead | None = None,
+    ) -> SyncReport:
         """Give every engine that can be reached the weights; see `Engines.sync`.
 
         An engine whose last sync failed is left to the watcher, which tries it ever less often.
@@ -105,12 +124,15 @@ class FleetCore:
         await self._syncer.prepare(weights, version=version, probe=probe)
         first_round = self._syncer.start_syncs(is_called=True)
         await self._syncer.wait_until_read()
+        if on_read is not None:
+            on_read()
         writing = time.monotonic()
         await self._syncer.wait_until_ready()
         # no engine can be given weights before, so that none is missed until then
         started += time.monotonic() - writing
         while not self._is_enough(is_first, first_round, waited_seconds=time.monotonic() - started):
             await self._roster.changed(timeout_seconds=self._settings.heartbeat_seconds)
+        self._roster.require_newest()
         return self._syncer.report()
 
     async def generate(
@@ -119,10 +141,11 @@ class FleetCore:
         """Sample all requests, in the order given; see `Engines.generate`."""
         if not self._syncer.has_weights:
             raise RuntimeError("the fleet has no weights yet: call sync before generate")
+        # also those that are not Current yet: they may join while the step runs
+        num_engines = max(self._settings.desired, len(self.workers()))
         bundles = bundle(
             requests,
-            # also those that are not Current yet: they may join while the step runs
-            num_engines=max(self._settings.desired, len(self.workers())),
+            num_engines=None if self._settings.is_asynchronous else num_engines,
             max_samples=self._settings.max_in_flight,
         )
         return await self._dispatch.run(bundles, on_finished=on_finished)
@@ -140,6 +163,11 @@ class FleetCore:
             hung={member.label: member.why_hung for member in members if member.why_hung},
         )
 
+    def take_idle_seconds(self) -> Mapping[str, float]:
+        """Engine -> the seconds in which it could serve and had no call, or was paused, since they were last
+        taken. May be called in another thread."""
+        return self._roster.take_idle_seconds()
+
     def failed_syncs(self) -> Mapping[str, FailedSyncs]:
         """Engine -> its failed weight syncs, for engines that serve no more because of them. May be called in
         another thread."""
@@ -156,12 +184,12 @@ class FleetCore:
     # --- what Dispatch asks of a WorkerSource ---
 
     def workers(self) -> Mapping[str, "EngineWorker"]:
-        """The engines that may be given work: the Current ones."""
+        """The engines that may be given work."""
         self._check_watcher()
         return {
             member.instance: EngineWorker(self, member)
             for member in self._roster.members()
-            if member.state == MemberState.CURRENT
+            if member.may_serve
         }
 
     def is_lost(self, key: str) -> bool:
@@ -187,14 +215,16 @@ class FleetCore:
         await self._roster.changed(timeout_seconds=timeout_seconds)
 
     async def sample(self, member: Member, bundle: Bundle) -> list[Rollout]:
-        """The completions of a bundle by one engine, with the newest weights.
+        """The completions of a bundle by one engine, with the newest weights; in asynchronous training those
+        to train on may begin with older ones, but with none before those of `member`.
 
         Raises BadAnswerError when other weights had a part in one of them, and EngineError.
         """
-        settings = self._settings
-        sampling = settings.evaluation if bundle.is_evaluation else settings.sampling
-        assert sampling is not None
-        call = sampling_call(bundle, sampling=sampling)
+        settings, newest = self._settings, self._roster.newest
+        sampling = self._sampling(bundle)
+        # the weights before, whose completions may go on, must leave nothing in the cache for this one
+        cache_salt = str(member.version) if settings.is_asynchronous else None
+        call = sampling_call(bundle, sampling=sampling, cache_salt=cache_salt)
         limits = AnswerLimits(bundle.max_tokens or sampling.max_tokens, self._vocab_size)
         max_bytes = limits.max_bytes(num_samples=bundle.num_samples)
         # no deadline: how long a completion takes is the user's choice, and the watcher sees
@@ -206,18 +236,44 @@ class FleetCore:
         rollouts = await asyncio.to_thread(
             read_rollouts, answer, bundle=bundle, engine=member.label, limits=limits
         )
-        self._require_newest(rollouts)
+        oldest = newest if bundle.is_evaluation else member.version
+        try:
+            require_versions(rollouts, allowed=self._allowed(oldest, is_evaluation=bundle.is_evaluation))
+        except BadAnswerError:
+            self.num_stale_answers += len(rollouts)
+            raise
+        if settings.is_asynchronous:
+            await self._wait_until_verified(member, rollouts)
+            self.num_recomputed_tokens += sum(map(num_recomputed, rollouts))
         return rollouts
 
-    def _require_newest(self, rollouts: Sequence[Rollout]) -> None:
-        newest = self._roster.newest
-        for rollout in rollouts:
-            for span in rollout.versions:
-                if span.version != newest:
-                    self.num_stale_answers += len(rollouts)
-                    raise BadAnswerError(
-                        f"engine {rollout.engine} sampled with weights {span.version}, not {newest}"
-                    )
+    def _allowed(self, oldest: PolicyVersion | None, *, is_evaluation: bool) -> Sequence[PolicyVersion]:
+        """The weights that may have sampled an answer; `oldest` are those when it was asked for."""
+        versions = self._roster.versions
+        if not self._settings.is_asynchronous:
+            return versions[-1:]
+        begin = versions.index(oldest) if oldest is not None else 0
+        return versions[begin : begin + 1] if is_evaluation else versions[begin:]
+
+    def _sampling(self, bundle: Bundle) -> SamplingSpec:
+        sampling = self._settings.evaluation if bundle.is_evaluation else self._settings.sampling
+        assert sampling is not None
+        return sampling
+
+    def _num_tokens(self, bundle: Bundle) -> int:
+        return bundle.num_tokens(max_tokens=self._sampling(bundle).max_tokens)
+
+    async def _wait_until_verified(self, member: Member, rollouts: Sequence[Rollout]) -> None:
+        """Return once the engine is verified with all weights that sampled its answer. Between those there is
+        a moment in which it samples. Raises BadAnswerError when the verification fails."""
+        last = max(rollout.versions[-1].version for rollout in rollouts)
+        while True:
+            found = self._roster.find(member.instance)
+            if found is None or found.version is None or not membership.will_answer(found):
+                raise BadAnswerError(f"engine {member.label} is not verified with weights {last}")
+            if found.version >= last:
+                return
+            await self._roster.changed(timeout_seconds=self._settings.heartbeat_seconds)
 
     async def _watch(self) -> None:
         while True:
@@ -237,7 +293,7 @@ class FleetCore:
         """Whether `sync` may return. Raises RolloutLostError after the stated wait without an engine."""
         self._check_watcher()
         settings = self._settings
-        num_current = self.counts().current
+        num_current = sum(member.state == MemberState.CURRENT for member in self._roster.members())
         if num_current == 0:
             if waited_seconds > settings.empty_wait_seconds:
                 why = "; ".join(f"{label}: {last.why}" for label, last in self._syncer.failed.items())
@@ -252,7 +308,7 @@ class FleetCore:
 
 
 class EngineWorker:
-    """A Current engine as the dispatch sees it."""
+    """An engine that may serve, as the dispatch sees it."""
 
     def __init__(self, fleet: FleetCore, member: Member) -> None:
         self.key = member.instance
@@ -260,5 +316,5 @@ class EngineWorker:
         self._member = member
 
     async def sample(self, bundle: Bundle) -> list[Rollout]:
-        """Its completions, with the newest weights or not at all."""
+        """Its completions, with weights that may sample them or not at all."""
         return await self._fleet.sample(self._member, bundle)

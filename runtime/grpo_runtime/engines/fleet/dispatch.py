@@ -71,6 +71,8 @@ class _Work:
     results: dict[int, list[Rollout]] = field(default_factory=dict)
     failures: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     """What engines answered instead of it."""
+    engines: dict[tuple[int, ...], str] = field(default_factory=dict)
+    """Prompt -> the engine that was last asked for completions of it."""
 
     def num_samples(self) -> int:
         return sum(bundle.num_samples for bundle in self.bundles)
@@ -104,14 +106,28 @@ _Piece = tuple[_Work, int]
 
 class Dispatch:
     """Hands out the bundles of all calls of `run`, those of earlier calls first, and collects what engines
-    answer. A call that fails ends alone."""
+    answer. A call that fails ends alone.
 
-    def __init__(self, source: WorkerSource, *, limits: DispatchLimits, clock: Callable[[], float]) -> None:
+    The engine with the fewest samples gets the next bundle. With `num_tokens`, which says how many tokens a
+    bundle can come to, it is the one with the fewest tokens. Then the bundles of a prompt in one call stay
+    with one engine, which has the prompt in its cache, until it has more than a bundle more to do than the
+    others.
+    """
+
+    def __init__(
+        self,
+        source: WorkerSource,
+        *,
+        limits: DispatchLimits,
+        clock: Callable[[], float],
+        num_tokens: Callable[[Bundle], int] | None = None,
+    ) -> None:
         self.num_resent = 0
         """Samples asked of another engine because the first one failed or was lost."""
         self._source = source
         self._limits = limits
         self._clock = clock
+        self._num_tokens = num_tokens
         self._open: tuple[_Work, ...] = ()
         """Those of open calls, replaced as a whole because they are read in another thread."""
         self._waiting: deque[_Piece] = deque()
@@ -158,7 +174,12 @@ class Dispatch:
             self._finished_at = self._last_served = self._clock()
             self._serving = asyncio.ensure_future(self._serve())
         self._open = (*self._open, work)
-        self._waiting.extend((work, index) for index in range(len(work.bundles)))
+        pieces = [(work, index) for index in range(len(work.bundles))]
+        if work.bundles[0].is_evaluation:
+            # the trainer waits for it, and for what was asked before it does not
+            self._waiting.extendleft(reversed(pieces))
+        else:
+            self._waiting.extend(pieces)
         self._wake.set()
 
     async def _leave(self, work: _Work) -> None:
@@ -196,26 +217,46 @@ class Dispatch:
             await asyncio.gather(fleet, return_exceptions=True)
 
     def _hand_out(self) -> None:
+        given: Counter[str] = Counter()
         load: Counter[str] = Counter()
         for (work, index), key in self._running.values():
-            load[key] += work.bundles[index].num_samples
+            given[key] += work.bundles[index].num_samples
+            load[key] += self._cost(work.bundles[index])
         workers = self._source.workers()
         while self._waiting and workers:
             work, index = self._waiting[0]
             if work.ended.done():
                 self._waiting.popleft()
                 continue
-            # the least loaded one; by key among equals, so that every run is the same
-            worker = min(workers.values(), key=lambda candidate: (load[candidate.key], candidate.key))
             bundle = work.bundles[index]
-            if load[worker.key] + bundle.num_samples > self._limits.max_in_flight:
+            most = self._limits.max_in_flight - bundle.num_samples
+            roomy = [worker for worker in workers.values() if given[worker.key] <= most]
+            if not roomy:
                 break
+            worker = self._choose(roomy, work, bundle, load)
             self._waiting.popleft()
             task = asyncio.ensure_future(worker.sample(bundle))
             self._running[task] = ((work, index), worker.key)
             task.add_done_callback(self._note_done)
-            load[worker.key] += bundle.num_samples
-        self._given = +load  # another mapping each time, because it is read in another thread
+            given[worker.key] += bundle.num_samples
+            load[worker.key] += self._cost(bundle)
+        self._given = +given  # another mapping each time, because it is read in another thread
+
+    def _cost(self, bundle: Bundle) -> int:
+        return bundle.num_samples if self._num_tokens is None else self._num_tokens(bundle)
+
+    def _choose(
+        self, workers: Sequence[Worker], work: _Work, bundle: Bundle, load: Mapping[str, int]
+    ) -> Worker:
+        """The least loaded one, or the one that has the prompt unless it has too much to do."""
+        # by key among equals, so that every run is the same
+        chosen = min(workers, key=lambda candidate: (load[candidate.key], candidate.key))
+        if self._num_tokens is not None:
+            most = load[chosen.key] + self._cost(bundle)
+            before = work.engines.get(bundle.prompt_ids)
+            chosen = next((w for w in workers if w.key == before and load[w.key] <= most), chosen)
+            work.engines[bundle.prompt_ids] = chosen.key
+        return chosen
 
     def _end_without_engines(self) -> None:
         """End every call once no engine has had any work for the stated time."""

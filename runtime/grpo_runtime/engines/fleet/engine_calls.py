@@ -5,9 +5,10 @@ engine's server and the trainer about 2 ms, as much as sampling a short completi
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import SamplingSpec
 from grpo_runtime.rollouts.frames import Frame, read_frames
 from grpo_runtime.rollouts.interface import GenerateRequest, Probe, Rollout
@@ -27,7 +28,7 @@ _LARGEST_LOGPROB = 1e-3
 
 
 class BadAnswerError(Exception):
-    """An engine answered something that is not a whole, versioned completion of the newest weights."""
+    """An engine answered something that is not a whole, versioned completion of weights that may sample."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,11 @@ class Bundle:
     is_evaluation: bool = False
     max_tokens: int | None = None
 
+    def num_tokens(self, *, max_tokens: int) -> int:
+        """Most tokens that its samples can come to, each with its prompt; `max_tokens` is the limit of a
+        completion that has none of its own."""
+        return self.num_samples * (len(self.prompt_ids) + (self.max_tokens or max_tokens))
+
     def is_followed_by(self, request: GenerateRequest) -> bool:
         """Whether a request could be its next sample."""
         following = GenerateRequest(
@@ -49,11 +55,13 @@ class Bundle:
 
 
 def bundle(
-    requests: Sequence[GenerateRequest], *, num_engines: int, max_samples: int = MAX_SAMPLES
+    requests: Sequence[GenerateRequest], *, num_engines: int | None, max_samples: int = MAX_SAMPLES
 ) -> list[Bundle]:
-    """All requests, in the order given, in as few calls as that many engines can share fairly."""
-    fair_share = len(requests) // (MIN_CALLS_PER_ENGINE * max(1, num_engines))
-    most = max(1, min(MAX_SAMPLES, max_samples, fair_share))
+    """All requests, in the order given, in as few calls as that many engines can share fairly. With None
+    they are not shared out: other requests keep the other engines busy."""
+    most = min(MAX_SAMPLES, max_samples)
+    if num_engines is not None:
+        most = max(1, min(most, len(requests) // (MIN_CALLS_PER_ENGINE * max(1, num_engines))))
     bundles: list[Bundle] = []
     for request in requests:
         if bundles and bundles[-1].num_samples < most and bundles[-1].is_followed_by(request):
@@ -78,10 +86,10 @@ class AnswerLimits:
         return _MAX_REST_BYTES + num_samples * self.max_tokens * _TOKEN_BYTES
 
 
-def sampling_call(bundle: Bundle, *, sampling: SamplingSpec) -> EngineCall:
+def sampling_call(bundle: Bundle, *, sampling: SamplingSpec, cache_salt: str | None = None) -> EngineCall:
     """The call for a bundle."""
     parameters = sampling_parameters(sampling, seed=bundle.seed, max_tokens=bundle.max_tokens)
-    return EngineCall(bundle.prompt_ids, parameters | {"n": bundle.num_samples})
+    return EngineCall(bundle.prompt_ids, parameters | {"n": bundle.num_samples}, cache_salt=cache_salt)
 
 
 def read_rollouts(answer: bytes, *, bundle: Bundle, engine: str, limits: AnswerLimits) -> list[Rollout]:
@@ -127,6 +135,30 @@ def _require_within(limits: AnswerLimits, rollout: Rollout, *, engine: str) -> N
     for logprob in logprobs:
         if not -math.inf < logprob <= _LARGEST_LOGPROB:
             raise BadAnswerError(f"engine {engine} sent a logprob of {logprob:g}")
+
+
+def require_versions(rollouts: Iterable[Rollout], *, allowed: Sequence[PolicyVersion]) -> None:
+    """Raises BadAnswerError unless every token was sampled with one of the weights `allowed`, and none with
+    older ones than a token before it."""
+    for rollout in rollouts:
+        before = allowed[0]
+        for span in rollout.versions:
+            if span.version not in allowed:
+                wanted = str(allowed[0]) if len(allowed) == 1 else f"{allowed[0]} to {allowed[-1]}"
+                raise BadAnswerError(
+                    f"engine {rollout.engine} sampled with weights {span.version}, not {wanted}"
+                )
+            if span.version < before:
+                raise BadAnswerError(
+                    f"engine {rollout.engine} sampled with weights {span.version} after {before}"
+                )
+            before = span.version
+
+
+def num_recomputed(rollout: Rollout) -> int:
+    """Tokens that the engine computed again because weights changed within a completion: at each change its
+    prompt and what was sampled so far."""
+    return sum(len(rollout.prompt_ids) + span.start for span in rollout.versions[1:])
 
 
 def probe_call(probe: Probe, *, core: int | None) -> EngineCall:

@@ -14,6 +14,7 @@ from grpo_runtime.weight_sync.deadlines import Deadlines
 from grpo_runtime.weight_sync.interface import (
     Backend,
     Failures,
+    NeedsPauseError,
     Peer,
     PreparedWeights,
     SenderSettings,
@@ -60,25 +61,31 @@ class EngineSync:
         deadlines: Deadlines,
         workers_per_engine: int = 1,
         cores_per_engine: int = 1,
+        transfers_first: bool = False,
+        on_pause: Callable[[str], None] = lambda name: None,
     ) -> None:
         """`clients` has the calls to each engine by its name; each has `workers_per_engine` receivers and
         `cores_per_engine` cores, which are verified one by one. The syncs of a fleet share their
-        `deadlines`."""
+        `deadlines`. Engines that can receive while they serve are paused when they have all weights, where it
+        `transfers_first`. `on_pause` is called with an engine's name before it is paused."""
         self._clients = clients
         self._backend = backend
         self._workers_per_engine = workers_per_engine
         self._cores_per_engine = cores_per_engine
+        self._transfers_first = transfers_first
+        self._on_pause = on_pause
         self._deadlines = deadlines
         self._sender: WeightSender[Any] | None = None
 
     async def run(self, job: SyncJob) -> Mapping[str, EngineSyncReport | Exception]:
-        """Pause, transfer, apply, resume, verify, admit. Gives a report or an error for each engine.
+        """Pause, transfer, apply, resume, verify, admit; or transfer and then pause. Gives a report or an
+        error for each engine.
 
         Each phase is over for all engines before the next one begins; an engine that fails one is left out of
         the rest. The error is a SyncFailedError, or what else was raised. The engine then has its old weights
         or unverified ones, and is out of service. An engine is verified after it resumed, because a paused
-        engine computes nothing; it has no work then, since only admitted engines with the newest weights get
-        any.
+        engine computes nothing. It is given no work then. What it was given before goes on, where weights may
+        change meanwhile, and counts once it is verified.
         """
         phases = _Phases(self._clients, deadlines=self._deadlines)
         try:
@@ -104,6 +111,7 @@ class EngineSync:
         limit, version = self._deadlines.timeout_seconds, str(job.version)
 
         async def pause(name: str) -> None:
+            self._on_pause(name)
             paused_at[name] = time.monotonic()
             await self._clients[name].pause(timeout_seconds=limit)
 
@@ -114,7 +122,26 @@ class EngineSync:
         async def verify(name: str) -> None:
             errors[name] = await self._probe_error(name, job.probe)
 
-        await phases.each("pause", pause)
+        transfers_first = self._transfers_first
+        if not transfers_first:
+            await phases.each("pause", pause)
+        sender = await self._deliver(job, phases)
+        if transfers_first:
+            has_room = not phases.take_back(NeedsPauseError)
+            await phases.each("pause", pause)
+            if not has_room:
+                # and so from now on: an engine that refuses breaks the group of the others
+                self._transfers_first = False
+                await self.close()
+                sender = await self._deliver(job, phases)
+        await phases.together("finish", lambda names: sender.finish(version, engines=names))
+        await phases.each("resume", resume)
+        await phases.each("verify", verify)
+        await phases.each("admit", lambda name: self._clients[name].admit(job.version, timeout_seconds=limit))
+        return paused, errors
+
+    async def _deliver(self, job: SyncJob, phases: "_Phases") -> WeightSender[Any]:
+        """Connect, where that has not been done, and transfer. Returns the sender."""
         is_connected = self._sender is not None
         sender = self._sender = self._sender or self._make_sender()
         if is_connected:
@@ -123,11 +150,7 @@ class EngineSync:
             await phases.together("init", sender.init)
         await phases.together("start", sender.start)
         await phases.together("transfer", lambda names: sender.update(job.weights, engines=names))
-        await phases.together("finish", lambda names: sender.finish(version, engines=names))
-        await phases.each("resume", resume)
-        await phases.each("verify", verify)
-        await phases.each("admit", lambda name: self._clients[name].admit(job.version, timeout_seconds=limit))
-        return paused, errors
+        return sender
 
     async def close(self) -> None:
         """Let go of the sender; the next run makes a new one."""
@@ -217,6 +240,13 @@ class _Phases:
         """A phase with nothing to do, which takes no time."""
         for name in self._going():
             self.seconds[name][phase] = 0.0
+
+    def take_back(self, kind: type[Exception]) -> list[str]:
+        """The engines that failed with an error of that kind, which go on with the others."""
+        names = [name for name, error in self.errors.items() if isinstance(error.__cause__, kind)]
+        for name in names:
+            del self.errors[name]
+        return names
 
     def _going(self) -> list[str]:
         return [name for name in self.seconds if name not in self.errors]

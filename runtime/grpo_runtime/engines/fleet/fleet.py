@@ -21,6 +21,7 @@ from grpo_runtime.rollouts.interface import (
     GenerateRequest,
     Generation,
     OnFinished,
+    OnRead,
     Probe,
     Rollout,
     SyncReport,
@@ -52,6 +53,8 @@ def open_fleet(
 class Fleet:
     """`Engines` in other pods. It starts to look for them at once; `close` it at the end."""
 
+    is_concurrent = True
+
     def __init__(
         self, settings: FleetSettings, *, backend: Backend[Any], close_seconds: float = CLOSE_SECONDS
     ) -> None:
@@ -61,8 +64,13 @@ class Fleet:
 
     @property
     def num_stale_answers(self) -> int:
-        """Completions thrown away because other weights than the newest had sampled them."""
+        """Completions thrown away because weights had sampled them that may not."""
         return self._core.num_stale_answers
+
+    @property
+    def num_recomputed_tokens(self) -> int:
+        """Tokens that engines computed again because weights changed within a completion."""
+        return self._core.num_recomputed_tokens
 
     @property
     def num_resent(self) -> int:
@@ -78,10 +86,17 @@ class Fleet:
         """Engines by state, as of now."""
         return self._core.counts()
 
-    async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
+    async def sync(
+        self,
+        weights: WeightSource,
+        *,
+        version: PolicyVersion,
+        probe: Probe | None,
+        on_read: OnRead | None = None,
+    ) -> SyncReport:
         """Give every engine that can be reached the weights, and verify them with the probe. `weights` is
         read once, before this returns, in another thread."""
-        return await self._thread.run(self._core.sync(weights, version=version, probe=probe))
+        return await self._thread.run(self._core.sync(weights, version=version, probe=probe, on_read=on_read))
 
     async def rest(self) -> None:
         """Nothing to do: engines in other pods share no memory with the trainer."""
@@ -99,6 +114,11 @@ class Fleet:
     def generation(self) -> Generation | None:
         """How far the running call of `generate` has come; None when none runs."""
         return self._core.generation()
+
+    def take_idle_seconds(self) -> Mapping[str, float]:
+        """Engine -> the seconds in which it could serve and had no call, or was paused, since they were last
+        taken."""
+        return self._core.take_idle_seconds()
 
     def failed_syncs(self) -> Mapping[str, FailedSyncs]:
         """Engine -> its failed weight syncs, for engines that serve no more because of them."""

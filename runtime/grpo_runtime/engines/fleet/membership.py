@@ -2,11 +2,13 @@
 
     Joining  an address that has not answered yet
     Stale    alive, with weights that are not the newest or not verified
-    Current  alive, with the newest weights, verified and admitted: only these are given work
+    Current  alive, with the newest weights, verified and admitted: these are given work
     Suspect  was Stale or Current, and does not answer now
     Lost     has been silent for too long, or its process has ended
 
-A process that ended never comes back: its successor has another instance id and starts as Stale.
+A process that ended never comes back: its successor has another instance id and starts as Stale. Where
+weights may change while completions are sampled, a Stale engine that has the weights before the newest is
+given work until it is paused for these (`still_serves`).
 """
 
 from dataclasses import dataclass, replace
@@ -42,7 +44,8 @@ class Member:
     `version` is the weights it was last verified with. `num_failures` counts failed syncs since the last good
     one; the watcher starts no sync before `retry_at`. In the next `syncs_alone` syncs no other engine waits
     for it. `why_hung` says which part of it is hung now. `hung_since` is when it was first found hung without
-    a good sync since then, and `why_last_hung` why it was last found hung."""
+    a good sync since then, and `why_last_hung` why it was last found hung. `still_serves` says that it was
+    Current when there were newer weights, and may be given work until it is paused for them."""
 
     address: Address
     last_seen: float
@@ -56,6 +59,12 @@ class Member:
     why_hung: str = ""
     hung_since: float | None = None
     why_last_hung: str = ""
+    still_serves: bool = False
+
+    @property
+    def may_serve(self) -> bool:
+        """Whether it may be given work."""
+        return self.state == MemberState.CURRENT or (self.state == MemberState.STALE and self.still_serves)
 
     @property
     def label(self) -> str:
@@ -75,7 +84,8 @@ def seen(member: Member, identity: Identity, *, newest: PolicyVersion | None, no
         )
     is_current = newest is not None and member.version == newest and identity.version == str(newest)
     state = MemberState.CURRENT if is_current else MemberState.STALE
-    found = replace(member, state=state, last_seen=now, why_hung="")
+    still_serves = member.still_serves and identity.version == str(member.version)
+    found = replace(member, state=state, last_seen=now, why_hung="", still_serves=still_serves)
     # before there are weights no sync can show that it works again
     return found if newest is not None else _clear_hung(found)
 
@@ -138,6 +148,7 @@ def synced(member: Member, version: PolicyVersion, *, newest: PolicyVersion, now
         _clear_hung(member),
         state=MemberState.CURRENT if is_current else MemberState.STALE,
         version=version,
+        still_serves=False,
         num_failures=0,
         syncs_alone=max(0, member.syncs_alone - 1),
         retry_at=now if is_current else now + SUPERSEDED_WAIT_SECONDS,
@@ -151,7 +162,12 @@ def failed_sync(member: Member, *, now: float) -> Member:
     wait = min(MAX_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(member.num_failures, 30))
     state = MemberState.STALE if member.state == MemberState.CURRENT else member.state
     return replace(
-        member, state=state, version=None, num_failures=member.num_failures + 1, retry_at=now + wait
+        member,
+        state=state,
+        version=None,
+        still_serves=False,
+        num_failures=member.num_failures + 1,
+        retry_at=now + wait,
     )
 
 
@@ -176,20 +192,30 @@ def unhealthy(member: Member, *, now: float) -> Member:
 
     Many requests fail at once when an engine fails; together they count as one failure.
     """
-    return failed_sync(member, now=now) if member.state == MemberState.CURRENT else member
+    if member.state == MemberState.CURRENT:
+        return failed_sync(member, now=now)
+    return replace(member, still_serves=False)
 
 
 def will_answer(member: Member) -> bool:
-    """Whether the member will still answer requests that it was given while it was Current.
+    """Whether the member will still answer requests that it was given while it could serve.
 
     One that is unhealthy, or whose sync failed, may stay paused with them; one that hangs does not continue.
     """
     return member.state != MemberState.LOST and member.version is not None
 
 
-def outdated(member: Member) -> Member:
-    """The member once there are newer weights than it has."""
-    return replace(member, state=MemberState.STALE) if member.state == MemberState.CURRENT else member
+def outdated(member: Member, *, still_serves: bool = False) -> Member:
+    """The member once there are newer weights than it has. One that was Current `still_serves`, where that
+    may be."""
+    if member.state != MemberState.CURRENT:
+        return serves_no_more(member)
+    return replace(member, state=MemberState.STALE, still_serves=still_serves)
+
+
+def serves_no_more(member: Member) -> Member:
+    """The member when it is paused for newer weights, or when all requests are to get them."""
+    return replace(member, still_serves=False) if member.still_serves else member
 
 
 def is_gone(member: Member, *, is_listed: bool) -> bool:
@@ -228,5 +254,5 @@ def count(members: list[Member], *, desired: int, hung: tuple[HungEngine, ...] =
         hung=hung or None,
         desired=desired,
         known=sum(member.state not in (MemberState.JOINING, MemberState.LOST) for member in members),
-        current=sum(member.state == MemberState.CURRENT for member in members),
+        current=sum(member.may_serve for member in members),
     )

@@ -15,6 +15,7 @@ import aiohttp
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines.fleet import liveness, membership
 from grpo_runtime.engines.fleet.engine_client import Address, EngineClient, EngineConflictError, Identity
+from grpo_runtime.engines.fleet.idleness import IdleTime
 from grpo_runtime.engines.fleet.liveness import Limits, Look, Signs
 from grpo_runtime.engines.fleet.membership import Member, MemberState
 from grpo_runtime.engines.fleet.settings import FleetSettings
@@ -29,7 +30,8 @@ class Roster:
     """The members by address. Every change of one is logged and wakes those who wait in `changed`."""
 
     def __init__(self, settings: FleetSettings, session: aiohttp.ClientSession) -> None:
-        self.newest: PolicyVersion | None = None
+        self.versions: list[PolicyVersion] = []
+        """Of the weights that there have been for engines, the newest last."""
         self.busy: set[str] = set()
         """Instances whose engine is in a weight sync: its core answers no calls meanwhile."""
         self.num_lost = 0
@@ -41,9 +43,15 @@ class Roster:
         """Signs of life by instance."""
         self._num_calls: Counter[str] = Counter()
         """Calls for completions that an instance has not answered."""
+        self._idle = IdleTime()
         self._limits = Limits(settings.hung_after_seconds, settings.first_step_seconds)
         self._changed = asyncio.Event()
         self._conflict: EngineConflictError | None = None
+
+    @property
+    def newest(self) -> PolicyVersion | None:
+        """The version of the newest weights; None before there are any."""
+        return self.versions[-1] if self.versions else None
 
     def members(self) -> list[Member]:
         """All members, in the order of their addresses.
@@ -69,22 +77,44 @@ class Roster:
         if member is not None:
             self._put(change(member))
 
-    def new_version(self, version: PolicyVersion) -> None:
-        """There are newer weights: no member is Current any more."""
-        self.newest = version
+    def new_version(self, version: PolicyVersion, *, still_serve: bool) -> None:
+        """There are newer weights: no member is Current any more. Those that were `still_serve`, where that
+        may be, until they are paused."""
+        self.versions = [*(before for before in self.versions if before != version), version]
         for member in list(self._members.values()):
-            self._put(membership.outdated(member))
+            self._put(membership.outdated(member, still_serves=still_serve))
+
+    def require_newest(self) -> None:
+        """From now on only members with the newest weights are given work."""
+        for member in list(self._members.values()):
+            self._put(membership.serves_no_more(member))
 
     @contextlib.contextmanager
     def sampling(self, instance: str) -> Iterator[None]:
         """A call for completions to this process; one that raises nothing has been answered."""
         self._num_calls[instance] += 1
+        self._note_idle(self.find(instance))
         try:
             yield
             if instance in self._signs:
                 self._signs[instance] = liveness.warm(self._signs[instance])
         finally:
             self._num_calls[instance] -= 1
+            self._note_idle(self.find(instance))
+
+    def take_idle_seconds(self) -> dict[str, float]:
+        """Engine -> the seconds in which it could serve and had no call, or was paused, since they were last
+        taken. May be called in another thread."""
+        return self._idle.take(now=time.monotonic())
+
+    def was_paused(self, member: Member, *, seconds: float) -> None:
+        """The engine was paused for so long."""
+        self._idle.add(member.label, seconds)
+
+    def _note_idle(self, member: Member | None) -> None:
+        if member is not None:
+            is_idle = member.may_serve and not self._num_calls[member.instance]
+            self._idle.note(member.label, is_idle=is_idle, now=time.monotonic())
 
     async def changed(self, *, timeout_seconds: float) -> None:
         """Return at the next change, or after the timeout."""
@@ -209,8 +239,13 @@ class Roster:
     def _put(self, member: Member) -> None:
         before = self._members.get(member.address)
         self._members[member.address] = member
+        self._note_idle(member)
         if before is not None and (before.state, before.instance) == (member.state, member.instance):
+            if before.may_serve != member.may_serve:
+                self.wake()
             return
+        if before is not None and before.label != member.label:
+            self._idle.note(before.label, is_idle=False, now=time.monotonic())
         is_replaced = before is not None and before.instance not in ("", member.instance)
         was_lost = before is not None and before.state == MemberState.LOST
         is_lost = member.state == MemberState.LOST and member.instance != ""

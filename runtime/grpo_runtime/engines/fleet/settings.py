@@ -4,11 +4,15 @@ from dataclasses import dataclass, field
 
 from grpo_api.contract.endpoints import ROLLOUT_PORT
 from grpo_api.contract.progress import HUNG_REPORTED_AFTER_SECONDS
+from grpo_api.contract.run_config import RunConfig
 from grpo_api.resolve import SAMPLES_ON_CPU
 from grpo_api.v1alpha1.spec import SamplingSpec
 from grpo_runtime.engines.fleet.engine_client import Address
 from grpo_runtime.errors import UserError
 from grpo_runtime.settings import Tokens, TrainerSettings
+
+GIVEN_WITH_ASYNC = 4
+"""In asynchronous training an engine is given so many times the completions that it samples at a time."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class FleetSettings:
     `max_in_flight`: samples an engine is given at a time.
     `workers_per_engine`: processes of an engine that take the weights.
     `cores_per_engine`: schedulers of an engine, each with requests of its own.
+    `is_asynchronous`: whether weights may change while completions are sampled.
     """
 
     hosts: tuple[Address, ...]
@@ -47,6 +52,7 @@ class FleetSettings:
     max_in_flight: int = SAMPLES_ON_CPU
     workers_per_engine: int = 1
     cores_per_engine: int = 1
+    is_asynchronous: bool = False
 
 
 def fleet_settings(trainer: TrainerSettings) -> FleetSettings:
@@ -68,10 +74,22 @@ def fleet_settings(trainer: TrainerSettings) -> FleetSettings:
         evaluation=run_config.evaluation_sampling,
         sync_timeout_seconds=run_config.weight_sync.timeout_seconds,
         empty_wait_seconds=run_config.rollout_lost_timeout_seconds,
-        max_in_flight=run_config.max_samples_per_engine,
+        max_in_flight=samples_in_flight(run_config),
         workers_per_engine=run_config.engine.num_workers,
         cores_per_engine=run_config.engine.num_cores,
+        is_asynchronous=run_config.asynchronous is not None,
     )
+
+
+def samples_in_flight(run_config: RunConfig) -> int:
+    """How many samples an engine is given at a time.
+
+    A call is answered when the longest of its completions is finished. A step of synchronous training waits
+    for that one anyway. In asynchronous training the places of the others would stay empty until then: the
+    engine fills them from what waits in its own queue.
+    """
+    times = 1 if run_config.asynchronous is None else GIVEN_WITH_ASYNC
+    return times * run_config.max_samples_per_engine
 
 
 def parse_hosts(text: str) -> tuple[Address, ...]:

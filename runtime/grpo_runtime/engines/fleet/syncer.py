@@ -37,6 +37,7 @@ class FleetSyncer:
         timeout_seconds: float,
         workers_per_engine: int,
         cores_per_engine: int,
+        is_asynchronous: bool = False,
     ) -> None:
         if backend.reach is Reach.PROCESS:
             raise ValueError(f"{backend.name} weight sync does not reach engines in other processes")
@@ -45,6 +46,7 @@ class FleetSyncer:
         self._deadlines = Deadlines(timeout_seconds)
         self._workers_per_engine = workers_per_engine
         self._cores_per_engine = cores_per_engine
+        self._transfers_first = is_asynchronous and backend.receives_while_serving
         self._has_weights = False
         self._job: SyncJob | None = None
         self._syncs: dict[frozenset[str], EngineSync] = {}
@@ -82,7 +84,7 @@ class FleetSyncer:
         self._job = SyncJob(version=version, weights=prepared, probe=probe)
         self._has_weights = True
         self._reports = {}
-        self._roster.new_version(version)
+        self._roster.new_version(version, still_serve=self._transfers_first)
 
     async def wait_until_read(self) -> None:
         """Wait until the newest weights are copied, for engines that join later. Raises what reading them
@@ -223,8 +225,13 @@ class FleetSyncer:
                 deadlines=Deadlines(self._deadlines.timeout_seconds) if is_slow else self._deadlines,
                 workers_per_engine=self._workers_per_engine,
                 cores_per_engine=self._cores_per_engine,
+                transfers_first=self._transfers_first,
+                on_pause=self._note_pause,
             )
         return self._syncs[key]
+
+    def _note_pause(self, instance: str) -> None:
+        self._roster.apply(instance, membership.serves_no_more)
 
     async def _finish(self, member: Member, job: SyncJob, outcome: EngineSyncReport | Exception) -> None:
         now = time.monotonic()
@@ -244,6 +251,7 @@ class FleetSyncer:
             await self._revoke(member)
             return
         self._failed = {label: last for label, last in self._failed.items() if label != member.label}
+        self._roster.was_paused(member, seconds=outcome.paused_seconds)
         newest = self._roster.newest or job.version
         if job.version == newest:
             self._reports[member.label] = outcome

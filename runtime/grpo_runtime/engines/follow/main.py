@@ -1,11 +1,10 @@
-"""`grpo-runtime follow`: waits for a first version, starts vLLM's server on it, and follows.
+"""`grpo-runtime follow`: waits for a first version, starts the engine's server on it, and follows.
 
 It ends with the contract's exit codes: 40 when an option is wrong, 143 when it was asked to stop, 1 when the
 engine died.
 """
 
 import asyncio
-import json
 import logging
 import os
 import signal
@@ -15,33 +14,27 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from grpo_api.contract.exit_codes import ExitCode
-from grpo_runtime.engines.follow.follower import CheckedVersions, Follower
+from grpo_runtime.engines.follow.follower import CheckedVersions, FollowedEngine, Follower
 from grpo_runtime.engines.follow.openai_guard import SERVED, TOKEN_FILE, read_token
+from grpo_runtime.engines.interface import EngineKind
+from grpo_runtime.engines.registry import engine_kind
 from grpo_runtime.engines.serve.stopping import Stopping
-from grpo_runtime.engines.vllm.arguments import CPU_KV_CACHE_BYTES, engine_environment, is_cpu_build
 from grpo_runtime.errors import KnownError, UserError, VolumeFullError
-from grpo_runtime.export.access import BucketPlace, UploadCredentials
-from grpo_runtime.process.lasting_imports import lasting_imports
+from grpo_runtime.export.access import S3Location, UploadCredentials
 from grpo_runtime.weight_sync.disk.backend import FOLLOWED_FOLDER, store_in_bucket
 from grpo_runtime.weight_sync.disk.store import FolderStore, StoreError, VersionStore
 from grpo_runtime.weight_sync.disk.version import VersionManifest
 from grpo_runtime.weight_sync.interface import WeightSyncError
 
-if TYPE_CHECKING:
-    from grpo_runtime.engines.vllm.followed_engine import VllmFollowedEngine
-
 log = logging.getLogger(__name__)
-
-_GUARD = "grpo_runtime.engines.follow.openai_guard.FollowGuard"
 
 
 @dataclass(frozen=True)
 class FollowOptions:
     """The command's options. `credentials` is a folder with the keys of a Secret as files, `engine` what
-    else vLLM is given."""
+    else the engine is given."""
 
     source: str
     token: Path
@@ -59,7 +52,7 @@ class FollowOptions:
 def follow(options: FollowOptions) -> int:
     """Serve until asked to stop; returns the exit code."""
     _log_to_stderr()
-    stopping = Stopping(lambda: None)
+    stopping, kind = Stopping(lambda: None), engine_kind()
     stopping.listen()
     try:
         read_token(options.token)
@@ -70,10 +63,10 @@ def follow(options: FollowOptions) -> int:
             FOLLOWED_FOLDER: str(versions.local.root),
             TOKEN_FILE: str(options.token),
             "HF_HUB_OFFLINE": "1",
-            **engine_environment(is_cpu=is_cpu_build()),
+            **kind.environment(),
         }
         SERVED.version = str(manifest.version)
-        failure = _run_vllm(options, versions, name=name, stopping=stopping)
+        failure = _serve(options, versions, name=name, kind=kind, stopping=stopping)
         if failure is not None:
             # a server that no longer follows must not look as if it did
             return _say(failure)
@@ -82,7 +75,7 @@ def follow(options: FollowOptions) -> int:
             return _say(error)
     if stopping.is_requested:
         return ExitCode.TERMINATED
-    print("the vLLM engine died; see the log above", file=sys.stderr)
+    print(f"the {kind.name} engine died; see the log above", file=sys.stderr)
     return ExitCode.UNEXPECTED
 
 
@@ -128,7 +121,7 @@ def _store_of(options: FollowOptions) -> VersionStore:
     name = None if options.credentials is None else str(options.credentials)
     credentials = UploadCredentials(name, options.credentials)
     return store_in_bucket(
-        BucketPlace(options.source, endpoint=options.endpoint, region=options.region),
+        S3Location(options.source, endpoint=options.endpoint, region=options.region),
         credentials=credentials,
         field="--source",
         access=f"the credentials of {credentials.named('--credentials')} list and read there",
@@ -152,19 +145,11 @@ def _first_version(versions: CheckedVersions, *, interval_seconds: float) -> tup
         pause.wait(interval_seconds)
 
 
-def _run_vllm(
-    options: FollowOptions, versions: CheckedVersions, *, name: str, stopping: Stopping
+def _serve(
+    options: FollowOptions, versions: CheckedVersions, *, name: str, kind: EngineKind, stopping: Stopping
 ) -> BaseException | None:
     """Serve until the engine dies, the process is asked to stop, or the engine can no longer follow: returns
     why it cannot."""
-    with lasting_imports():
-        from grpo_runtime.engines.vllm.followed_engine import VllmFollowedEngine
-        from grpo_runtime.engines.vllm.server import configure, run_server
-
-    folder = versions.folder_of(name)
-    args, config = configure(
-        server_arguments(options, model_dir=folder), model_dir=folder, given=options.engine
-    )
     failures: list[BaseException] = []
 
     def end_with(task: "asyncio.Task[None]") -> None:
@@ -175,8 +160,7 @@ def _run_vllm(
             signal.raise_signal(signal.SIGTERM)
 
     @asynccontextmanager
-    async def following(engine: "VllmFollowedEngine") -> AsyncIterator[None]:
-        await engine.name_first(SERVED.version)
+    async def following(engine: FollowedEngine) -> AsyncIterator[None]:
         follower = Follower(
             versions,
             engine,
@@ -192,35 +176,13 @@ def _run_vllm(
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    run_server(
-        args,
-        config,
+    kind.serve_followed(
+        options.engine,
+        model_dir=versions.folder_of(name),
+        version=SERVED.version,
+        host=options.host,
+        port=options.port,
         new_loop=stopping.new_loop,
-        beside=lambda client: following(VllmFollowedEngine(client)),
+        beside=following,
     )
     return failures[0] if failures else None
-
-
-def server_arguments(options: FollowOptions, *, model_dir: Path) -> tuple[str, ...]:
-    """Arguments of vLLM's server on the version in `model_dir`: what a user may say otherwise, what the user
-    says, and what must be so."""
-    defaults = ["--dtype", _dtype_of(model_dir), "--language-model-only"]
-    if is_cpu_build():
-        defaults += ["--enforce-eager", "--kv-cache-memory-bytes", str(CPU_KV_CACHE_BYTES)]
-    return (
-        *defaults,
-        *options.engine,
-        "--model", str(model_dir),
-        "--weight-transfer-config", json.dumps({"backend": "disk"}),
-        "--middleware", _GUARD,
-        "--host", options.host,
-        "--port", str(options.port),
-        "--disable-uvicorn-access-log",
-        "--disable-fastapi-docs",
-    )  # fmt: skip
-
-
-def _dtype_of(model_dir: Path) -> str:
-    """The dtype of the weights: vLLM's own choice would turn float32 into another one."""
-    config = json.loads((model_dir / "config.json").read_text())
-    return str(config.get("dtype") or config.get("torch_dtype") or "auto")

@@ -10,7 +10,6 @@ import os
 import re
 import secrets
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -36,12 +35,8 @@ from grpo_runtime.engines.serve.http import (
     send_error,
     send_json,
 )
-from grpo_runtime.engines.serve.sampling_routes import answer_logprobs, answer_sample
+from grpo_runtime.engines.serve.sampling_routes import ServedEngine, answer_logprobs, answer_sample
 from grpo_runtime.settings import Tokens, read_rollout_settings
-
-if TYPE_CHECKING:
-    from grpo_runtime.engines.vllm.server import VllmClient
-
 
 _VERSION_TIMEOUT_SECONDS = 30.0
 
@@ -99,7 +94,7 @@ class Guard:
             self._admission.note_attempt(_attempt(scope))
 
     async def _own(self, scope: Scope, receive: Receive, send: Send) -> None:
-        engine: VllmClient = scope["app"].state.engine_client
+        engine: ServedEngine = scope["app"].state.engine_client
         path = scope["path"]
         if path == ROLLOUT_LIVE_PATH:
             # a flag, not a call: the engine does not answer calls while it loads weights
@@ -120,7 +115,7 @@ class Guard:
             self._admission.revoke()
             await send_json(send, 200, self._identity(engine))
 
-    async def _admit(self, scope: Scope, receive: Receive, send: Send, engine: "VllmClient") -> None:
+    async def _admit(self, scope: Scope, receive: Receive, send: Send, engine: ServedEngine) -> None:
         version = _version(await read_json(receive), attempt=_attempt(scope))
         async with asyncio.timeout(_VERSION_TIMEOUT_SECONDS):
             found = await engine.get_weight_version()
@@ -132,7 +127,7 @@ class Guard:
         self._admission.admit(version)
         await send_json(send, 200, self._identity(engine))
 
-    def _identity(self, engine: "VllmClient") -> dict[str, str | int | bool]:
+    def _identity(self, engine: ServedEngine) -> dict[str, str | int | bool]:
         admission = self._admission
         return {
             "instance": admission.instance,

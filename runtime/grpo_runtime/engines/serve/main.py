@@ -1,7 +1,7 @@
 """`grpo-runtime rollout`: process 1 of a rollout pod.
 
-It runs vLLM's server in this process and ends with the contract's exit codes: 40 when the configuration is
-wrong, 75 when a retry may help, 143 when it was asked to stop, 1 when the engine died.
+It runs the engine's server in this process and ends with the contract's exit codes: 40 when the configuration
+is wrong, 75 when a retry may help, 143 when it was asked to stop, 1 when the engine died.
 """
 
 import argparse
@@ -14,14 +14,9 @@ from pathlib import Path
 
 from grpo_api.contract.endpoints import RENDEZVOUS_PORT, ROLLOUT_PORT
 from grpo_api.contract.exit_codes import ExitCode
+from grpo_runtime.engines.interface import EngineKind, with_user_arguments
+from grpo_runtime.engines.registry import engine_kind
 from grpo_runtime.engines.serve.stopping import Stopping
-from grpo_runtime.engines.vllm.arguments import (
-    SERVER_ENVIRONMENT,
-    engine_environment,
-    is_cpu_build,
-    server_arguments,
-    with_user_arguments,
-)
 from grpo_runtime.errors import KnownError, UserError
 from grpo_runtime.process.failure import describe_failure
 from grpo_runtime.process.lasting_imports import lasting_imports
@@ -59,10 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="where the cause of an end goes",
     )
     options = RolloutOptions(**vars(parser.parse_args(arguments)))
-    return serve(os.environ, options=options)
+    return serve(os.environ, options=options, kind=engine_kind())
 
 
-def serve(environment: Mapping[str, str], *, options: RolloutOptions) -> int:
+def serve(environment: Mapping[str, str], *, options: RolloutOptions, kind: EngineKind) -> int:
     """Run the engine of this pod to its end and write why it ended to the termination log."""
 
     def end(code: ExitCode, sentence: str) -> int:
@@ -75,9 +70,16 @@ def serve(environment: Mapping[str, str], *, options: RolloutOptions) -> int:
     try:
         settings = read_rollout_settings(environment)
         given = settings.run_config.engine.args
-        os.environ.update(engine_environment(is_cpu=is_cpu_build()))
-        _require_gpu(settings)
-        _run_vllm(settings, model_dir=_prepare(settings), options=options, stopping=stopping)
+        os.environ.update(kind.environment())
+        _require_gpu(settings, kind)
+        kind.serve(
+            settings,
+            model_dir=_prepare(settings),
+            host=options.host,
+            port=options.port,
+            rendezvous_port=options.rendezvous_port,
+            new_loop=stopping.new_loop,
+        )
     except UserError as error:
         return end(ExitCode.USER_ERROR, str(error))
     except KnownError as error:
@@ -87,18 +89,18 @@ def serve(environment: Mapping[str, str], *, options: RolloutOptions) -> int:
         traceback.print_exc()
         if not stopping.is_requested:
             cause = f"{type(error).__name__}: {error}".splitlines()[0]
-            return end(ExitCode.UNEXPECTED, f"vLLM failed{with_user_arguments(given)}: {cause}")
+            return end(ExitCode.UNEXPECTED, f"{kind.name} failed{with_user_arguments(given)}: {cause}")
     if stopping.is_requested:
         return end(ExitCode.TERMINATED, "asked to stop")
-    return end(ExitCode.UNEXPECTED, "the vLLM engine died; see this container's log")
+    return end(ExitCode.UNEXPECTED, f"the {kind.name} engine died; see this container's log")
 
 
-def _require_gpu(settings: RolloutSettings) -> None:
-    """Raise UserError when weights are to go to GPUs and this vLLM is for CPU, before a model is loaded."""
+def _require_gpu(settings: RolloutSettings, kind: EngineKind) -> None:
+    """Raise UserError when weights are to go to GPUs and the engine is for CPU, before a model is loaded."""
     with lasting_imports():
         from grpo_runtime.weight_sync.backend_of_run import backend_in_run, require_gpu
 
-    require_gpu(backend_in_run(settings.run_config), has_gpu=not is_cpu_build(), role="rollout")
+    require_gpu(backend_in_run(settings.run_config), has_gpu=not kind.is_cpu_build(), role="rollout")
 
 
 def _prepare(settings: RolloutSettings) -> Path:
@@ -114,35 +116,6 @@ def _prepare(settings: RolloutSettings) -> Path:
         into=settings.cache_dir / "model",
     )
     return model.folder
-
-
-def _run_vllm(
-    settings: RolloutSettings, *, model_dir: Path, options: RolloutOptions, stopping: Stopping
-) -> None:
-    """Serve, or run workers, until the engine dies or the process is asked to stop."""
-    import huggingface_hub.constants
-
-    os.environ.update(SERVER_ENVIRONMENT)
-    # it may have been imported for the model, and reads its variable at import only
-    huggingface_hub.constants.HF_HUB_OFFLINE = True
-    with lasting_imports():
-        from grpo_runtime.engines.vllm.server import configure, run_server, run_workers
-
-    run_config, place = settings.run_config, settings.place
-    arguments = server_arguments(
-        run_config,
-        model_dir=model_dir,
-        is_cpu=is_cpu_build(),
-        host=options.host,
-        port=options.port,
-        place=place,
-        rendezvous_port=options.rendezvous_port,
-    )
-    args, config = configure(arguments, model_dir=model_dir, given=run_config.engine.args)
-    if place is not None and not place.is_leader:
-        run_workers(config)
-    else:
-        run_server(args, config, new_loop=stopping.new_loop)
 
 
 if __name__ == "__main__":

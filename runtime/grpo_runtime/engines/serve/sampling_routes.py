@@ -20,20 +20,30 @@ _MAX_CALL_BYTES = 16 << 20
 """A prompt has 4 bytes a token."""
 
 
-class SamplingEngine(Protocol):
-    """What the guard asks of the engine that it stands before. Both raise BadRequestError for a call that the
-    engine refuses."""
+class ServedEngine(Protocol):
+    """What the guard asks of the engine that it stands before, which is `state.engine_client` of the
+    application."""
+
+    @property
+    def errored(self) -> bool:
+        """Whether it is dead. Answered also while it loads weights."""
+        ...
+
+    async def get_weight_version(self) -> str:
+        """The version that the last update of its weights was finished as."""
+        ...
 
     async def sample(self, call: EngineCall, *, name: str) -> list[Rollout]:
-        """The completions of a call, in the order of their seeds; `name` is that of the engine."""
+        """The completions of a call, in the order of their seeds; `name` is that of the engine. Raises
+        BadRequestError for a call that the engine refuses."""
         ...
 
     async def logprobs(self, call: EngineCall) -> list[float]:
-        """Logprobs (nats, temperature 1) of all tokens of a call after the first."""
+        """Logprobs (nats, temperature 1) of all tokens of a call after the first. Raises as `sample` does."""
         ...
 
 
-async def answer_sample(engine: SamplingEngine, receive: Receive, send: Send, *, name: str) -> None:
+async def answer_sample(engine: ServedEngine, receive: Receive, send: Send, *, name: str) -> None:
     """Answer a call for completions."""
 
     async def sample(call: EngineCall) -> list[Frame]:
@@ -42,7 +52,7 @@ async def answer_sample(engine: SamplingEngine, receive: Receive, send: Send, *,
     await _answer(sample, receive, send)
 
 
-async def answer_logprobs(engine: SamplingEngine, receive: Receive, send: Send) -> None:
+async def answer_logprobs(engine: ServedEngine, receive: Receive, send: Send) -> None:
     """Answer a call for logprobs."""
 
     async def logprobs(call: EngineCall) -> list[Frame]:

@@ -18,38 +18,35 @@ from grpo_api.contract.endpoints import RENDEZVOUS_PORT
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.quantity import parse_quantity
 from grpo_api.v1alpha1.spec import EngineSpec
+from grpo_runtime.engines.interface import GpuFractions
 from grpo_runtime.errors import UserError
-from grpo_runtime.settings import PlaceInEngine
+from grpo_runtime.settings import EngineNode
 from grpo_runtime.weight_sync.engine_names import name_in_vllm
 
 CPU_KV_CACHE_BYTES = 256 * 1024 * 1024
 """Bytes of the KV cache of an engine on CPU, where vLLM would take 92 % of the machine's memory."""
 CPU_MIN_BATCHED_TOKENS = 4096
-GPU_MEMORY_UTILIZATION = 0.9
-"""Fraction of a GPU that an engine takes which has it for itself; vLLM's own default is not that of each of
-its releases. What it leaves holds new weights while they arrive."""
-FRACTION_ASLEEP = 0.8
-"""Fraction of the free GPU memory for a colocated engine that sleeps while the trainer computes. The rest is
-for CUDA graphs, for collective operations and for weights on their way."""
-FRACTION_AWAKE = 0.4
-"""Fraction of the free GPU memory for an engine that never sleeps: the trainer needs as much for
-activations."""
+GPU_FRACTIONS = GpuFractions(
+    # vLLM's own default is not that of each of its releases. What is left holds new weights while they arrive
+    alone=0.9,
+    # what is left is for CUDA graphs, for collective operations and for weights on their way
+    asleep=0.8,
+    # the trainer needs as much for activations
+    awake=0.4,
+)
 _GIB = 2**30
 
 GUARD = "grpo_runtime.engines.serve.guard.Guard"
+FOLLOW_GUARD = "grpo_runtime.engines.follow.openai_guard.FollowGuard"
 SHARED_ENGINE_WORKER = "grpo_runtime.engines.vllm.cpu_workers.SharedEngineWorker"
 STAGE_WORKER = "grpo_runtime.engines.vllm.cpu_workers.PipelineStageWorker"
+RECEIVING_EXTENSION = "grpo_runtime.weight_sync.worker.extension.ReceivingExtension"
 EXPERT_WORKER = "grpo_runtime.engines.vllm.cpu_experts.ExpertParallelWorker"
 
 
 def is_cpu_build() -> bool:
     """Whether the vLLM in this image is its CPU build; vLLM itself looks at its version too."""
     return "cpu" in version("vllm")
-
-
-def with_user_arguments(given: Sequence[str]) -> str:
-    """The user's own arguments, for a sentence about an engine that does not start."""
-    return f" (engine.args: {' '.join(given)})" if given else ""
 
 
 def server_arguments(
@@ -59,7 +56,7 @@ def server_arguments(
     is_cpu: bool,
     host: str,
     port: int,
-    place: PlaceInEngine | None = None,
+    node: EngineNode | None = None,
     rendezvous_port: int = RENDEZVOUS_PORT,
 ) -> tuple[str, ...]:
     """Arguments of the server of a rollout pod, with the model in `model_dir`, or for the workers of a pod
@@ -69,7 +66,7 @@ def server_arguments(
             run_config,
             model_dir=model_dir,
             is_cpu=is_cpu,
-            gpu_memory_utilization=run_config.engine.gpu_memory_utilization or GPU_MEMORY_UTILIZATION,
+            gpu_memory_utilization=run_config.engine.gpu_memory_utilization or GPU_FRACTIONS.alone,
         ),
         "--host", host,
         "--port", str(port),
@@ -77,7 +74,8 @@ def server_arguments(
         "--disable-uvicorn-access-log",
         "--disable-fastapi-docs",
         *_own_workers_arguments(run_config.engine, is_cpu=is_cpu),
-        *_node_arguments(place, rendezvous_port=rendezvous_port),
+        *(["--worker-extension-cls", RECEIVING_EXTENSION] if run_config.asynchronous is not None else []),
+        *_node_arguments(node, rendezvous_port=rendezvous_port),
         *run_config.engine.args,
     )  # fmt: skip
 
@@ -108,6 +106,33 @@ def in_process_arguments(
         *(["--worker-cls", SHARED_ENGINE_WORKER] if engine.tensor_parallel_size > 1 and is_cpu else []),
         *engine.args,
     )  # fmt: skip
+
+
+def followed_server_arguments(
+    given: Sequence[str], *, model_dir: Path, is_cpu: bool, host: str, port: int
+) -> tuple[str, ...]:
+    """Arguments of a server that follows a store, on the version in `model_dir`: what a user may say
+    otherwise, what the user says (`given`), and what must be so."""
+    defaults = ["--dtype", _dtype_of(model_dir), "--language-model-only"]
+    if is_cpu:
+        defaults += ["--enforce-eager", "--kv-cache-memory-bytes", str(CPU_KV_CACHE_BYTES)]
+    return (
+        *defaults,
+        *given,
+        "--model", str(model_dir),
+        "--weight-transfer-config", json.dumps({"backend": "disk"}),
+        "--middleware", FOLLOW_GUARD,
+        "--host", host,
+        "--port", str(port),
+        "--disable-uvicorn-access-log",
+        "--disable-fastapi-docs",
+    )  # fmt: skip
+
+
+def _dtype_of(model_dir: Path) -> str:
+    """The dtype of the weights: vLLM's own choice would turn float32 into another one."""
+    config = json.loads((model_dir / "config.json").read_text())
+    return str(config.get("dtype") or config.get("torch_dtype") or "auto")
 
 
 def _engine_arguments(
@@ -161,15 +186,15 @@ def _own_workers_arguments(engine: EngineSpec, *, is_cpu: bool) -> list[str]:
     return arguments
 
 
-def _node_arguments(place: PlaceInEngine | None, *, rendezvous_port: int) -> list[str]:
-    if place is None:
+def _node_arguments(node: EngineNode | None, *, rendezvous_port: int) -> list[str]:
+    if node is None:
         return []
     return [
-        "--nnodes", str(place.num_nodes),
-        "--node-rank", str(place.index),
-        "--master-addr", place.master_addr,
+        "--nnodes", str(node.num_nodes),
+        "--node-rank", str(node.index),
+        "--master-addr", node.master_addr,
         "--master-port", str(rendezvous_port),
-        *([] if place.is_leader else ["--headless"]),
+        *([] if node.is_leader else ["--headless"]),
     ]  # fmt: skip
 
 
@@ -238,7 +263,7 @@ def fraction_of_gpu(run_config: RunConfig, *, memory: GpuMemory) -> float:
     named = run_config.engine.gpu_memory_utilization
     most = _rounded_down(memory.free / memory.total)
     if named is None:
-        fraction = FRACTION_ASLEEP if run_config.engine.sleep_level > 0 else FRACTION_AWAKE
+        fraction = GPU_FRACTIONS.asleep if run_config.engine.sleep_level > 0 else GPU_FRACTIONS.awake
         return _rounded_down(fraction * memory.free / memory.total)
     if named > most:
         total, free = memory.total / _GIB, memory.free / _GIB

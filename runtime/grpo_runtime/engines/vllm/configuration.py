@@ -17,7 +17,7 @@ from vllm.model_executor.models.registry import ModelRegistry
 from vllm.platforms import current_platform
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from grpo_runtime.engines.vllm.arguments import with_user_arguments
+from grpo_runtime.engines.interface import with_user_arguments
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.fit import require_cpu_heads
 from grpo_runtime.model.load import load_config

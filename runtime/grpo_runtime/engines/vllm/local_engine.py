@@ -16,12 +16,12 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.inputs import tokens_input
 
 from grpo_api.contract.run_config import RunConfig
+from grpo_runtime.engines.interface import with_user_arguments
 from grpo_runtime.engines.vllm.arguments import (
     fraction_of_gpu,
     in_process_arguments,
     is_cpu_build,
     read_gpu_memory,
-    with_user_arguments,
 )
 from grpo_runtime.engines.vllm.completions import flat_logprobs, rollout_of, vllm_parameters
 from grpo_runtime.engines.vllm.configuration import checked, parse_arguments, register_model

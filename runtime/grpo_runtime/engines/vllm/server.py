@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from vllm.config import VllmConfig
+from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.entry import build_and_serve
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
@@ -45,11 +46,14 @@ from grpo_runtime.process.lifetime import die_with
 from grpo_runtime.rollouts.interface import Rollout
 from grpo_runtime.rollouts.sampling import PROBE_PARAMETERS
 from grpo_runtime.rollouts.wire import EngineCall
+from grpo_runtime.weight_sync.worker.extension import BESIDE
 
 logger = logging.getLogger(__name__)
 
 START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 _NO_EXPERTS = "Number of experts in the model must be greater than 0"
+SHORTEST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.002, 0.05
+"""How long the server waits between two looks at workers that receive while they sample."""
 LAST_ANSWERS_SECONDS = 3
 """How long a server that ends waits for answers. Those that a dead core was asked for never come."""
 
@@ -138,7 +142,7 @@ async def _serve(
 
 
 class VllmClient(AsyncLLM):
-    """vLLM's engine client as the guard calls it, with two differences in what a weight sync calls."""
+    """vLLM's engine client as the guard calls it, with three differences in what a weight sync calls."""
 
     async def sample(self, call: EngineCall, *, name: str) -> list[Rollout]:
         """The completions of a call, in the order of their seeds. Ends in the engine, too, when it is
@@ -156,7 +160,7 @@ class VllmClient(AsyncLLM):
         """The last answer to a call, which is all that vLLM gives."""
         try:
             answers = self.generate(
-                tokens_input(list(call.token_ids)),
+                tokens_input(list(call.token_ids), cache_salt=call.cache_salt),
                 vllm_parameters(parameters),
                 request_id=random_uuid(),
                 data_parallel_rank=call.core,
@@ -172,6 +176,21 @@ class VllmClient(AsyncLLM):
         if clear_cache:
             await self.renderer.clear_mm_cache_async()
         await self.engine_core.pause_scheduler_async(mode=mode, clear_cache=clear_cache)
+
+    async def update_weights(self, request: WeightTransferUpdateRequest) -> None:
+        """Let the workers receive, and return when all have checked what came. An engine that is not paused
+        samples meanwhile, where the workers can do both."""
+        if not self.vllm_config.parallel_config.worker_extension_cls or await self.is_paused():
+            await super().update_weights(request)
+            return
+        name, pause_seconds = random_uuid(), SHORTEST_LOOK_SECONDS
+        # a list, with the part of each worker, is for engines of vLLM's own, which are always paused
+        info = {**cast("dict[str, Any]", request.update_info), BESIDE: name}
+        await self.collective_rpc("update_weights", kwargs={"update_info": info})
+        while not all(await self.collective_rpc("has_received_weights", args=(name,))):
+            await asyncio.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, LONGEST_LOOK_SECONDS)
+        await self.collective_rpc("end_weight_reception", args=(name,))
 
     async def collective_rpc(
         self,

@@ -1,30 +1,38 @@
-"""Makes completions with the user's function: rank 0's side."""
+"""Makes completions with the user's function: rank 0's side.
+
+Each completion goes its own way: it asks the function what comes next, and the engines for that turn, without
+waiting for any other completion. Several calls of `sample` may run at the same time, all with the same
+process of the function.
+"""
 
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.completion_decoder import CompletionDecoder
-from grpo_runtime.process.line_worker import LineWorker, WorkerFailedError
+from grpo_runtime.process.line_worker import WorkerFailedError, WorkerProgram
 from grpo_runtime.process.user_code import FunctionFile
 from grpo_runtime.rollouts.collect import Source, Take
+from grpo_runtime.rollouts.function.function_process import FunctionProcess, OpenConversation, Said
 from grpo_runtime.rollouts.function.transcript import Transcript
+from grpo_runtime.rollouts.function.turn_sampler import TurnSampler
 from grpo_runtime.rollouts.function.worker import FIELD
 from grpo_runtime.rollouts.group import Group
-from grpo_runtime.rollouts.interface import Engines, GenerateRequest, Rollout
+from grpo_runtime.rollouts.interface import Engines, FunctionFailedError, GenerateRequest, Rollout
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
 PAUSES_SECONDS = (5.0, 30.0)
 """Before each other try to make what is not finished: what the function waits for may come back."""
-
-
-class FunctionFailedError(UserError):
-    """The function was late, raised, or ended its process. Another try may succeed."""
+HANG_SECONDS = 10.0
+"""How long the event loop of a process that others use as well may stand before it is taken for hung."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +43,8 @@ class FunctionOptions:
     """`module:attribute`, importable where the trainer runs."""
     file: FunctionFile | None
     timeout_seconds: float
-    """Time limit of one round: the user's code between two turns, of all completions together."""
+    """Time limit of the user's code between two turns of a completion, and before the first and after the
+    last one."""
     max_turns: int | None
     max_tokens: int
     """Longest completion, added tokens included."""
@@ -52,21 +61,35 @@ class RolloutFunction:
         decoder: CompletionDecoder,
         vocab_size: int,
         pauses_seconds: Sequence[float] = PAUSES_SECONDS,
+        hang_seconds: float = HANG_SECONDS,
     ) -> None:
         self.pauses_seconds = pauses_seconds
+        self._hang_seconds = hang_seconds
         self._options = options
         self._decoder = decoder
         self._num_token_ids = min(len(decoder.tokenizer), vocab_size)
-        self._worker = LineWorker(
-            "grpo_runtime.rollouts.function.worker", worker_config(options), what=f"{FIELD}: starting it"
+        self._program = WorkerProgram(
+            module="grpo_runtime.rollouts.function.worker",
+            config=worker_config(options),
+            what=f"{FIELD}: starting it",
         )
+        self._process: asyncio.Task[FunctionProcess] | None = None
+        """The newest one, which may still be starting."""
 
     async def __aenter__(self) -> "RolloutFunction":
-        await self._worker.start()
+        try:
+            await self._running()
+        except WorkerFailedError as error:
+            raise UserError(str(error)) from error
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._worker.close()
+        starting, self._process = self._process, None
+        if starting is not None:
+            starting.cancel()
+            [process] = await asyncio.gather(starting, return_exceptions=True)
+            if isinstance(process, FunctionProcess):
+                await process.close(why="the run has ended")
 
     def over(self, engines: Engines) -> Source:
         """The source that makes samples with the function: each turn is a request to `engines`, which rest
@@ -77,23 +100,40 @@ class RolloutFunction:
         """An empty one."""
         return Transcript(request, max_tokens=self._options.max_tokens, max_turns=self._options.max_turns)
 
-    async def ask(self, message: Mapping[str, Any], *, step: int) -> list[dict[str, Any]]:
-        """What every completion asks for after a round. Raises FunctionFailedError when the round misses its
-        deadline or the process dies, and UserError when its next process does not find the function."""
-        line = json.dumps(message).encode() + b"\n"
-        try:
-            reply = await self._worker.ask(line, timeout_seconds=self._options.timeout_seconds)
-        except WorkerFailedError as error:
-            raise FunctionFailedError(
-                f"{FIELD}: the function did not come to the next turns in step {step + 1}: {error}: give "
-                "what it waits for a deadline, or raise timeoutSeconds"
-            ) from error
-        asks: list[dict[str, Any]] = reply["asks"]
-        return asks
+    def conversation(self, process: FunctionProcess) -> AbstractContextManager[OpenConversation]:
+        """A new one with the process, each of whose ways to the next turn has the deadline."""
+        return process.conversation(timeout_seconds=self._options.timeout_seconds)
 
-    async def end_process(self) -> None:
-        """End the process with all that the function has begun; the next call starts another one."""
-        await self._worker.close()
+    @asynccontextmanager
+    async def process(self) -> AsyncIterator[FunctionProcess]:
+        """The process, for one try to make completions. Where it has ended, another one is started, for all
+        that need one. Raises WorkerFailedError when that does not start, and UserError when it does not find
+        the function.
+
+        A try that fails ends the process, with what else the function has begun, which must not continue in
+        the next try. Where others use the process it ends only if it hangs.
+        """
+        process = await self._running()
+        try:
+            with process.used():
+                yield process
+        except (FunctionFailedError, WorkerFailedError):
+            if not process.is_used:
+                await process.close(why="a try to make completions has failed")
+            elif await process.hangs(after_seconds=self._hang_seconds):
+                await process.close(why=f"its event loop was blocked for more than {self._hang_seconds:g} s")
+            raise
+
+    async def _running(self) -> FunctionProcess:
+        if self._process is None or (self._process.done() and not _is_up(self._process)):
+            self._process = asyncio.create_task(self._start())
+        # for all who wait for it
+        return await asyncio.shield(self._process)
+
+    async def _start(self) -> FunctionProcess:
+        process = FunctionProcess(self._program)
+        await process.start()
+        return process
 
     def encode(self, what: str | list[int]) -> list[int]:
         """The tokens of what was added. Raises UserError for ids that the tokenizer does not have, and for
@@ -143,25 +183,26 @@ class _Sample:
 
 
 class _Turns:
-    """All completions of a call, in rounds: each turn is one call of the engines, for all that want one."""
+    """All completions of all calls, each in a task of its own."""
 
     def __init__(self, function: RolloutFunction, engines: Engines) -> None:
         self._function = function
         self._engines = engines
+        self._sampler = TurnSampler(engines)
 
     async def sample(self, groups: Sequence[Group], *, take: Take, stays_awake: bool = False) -> None:
-        """Make every sample that `groups` miss. Where the function fails, what is not finished begins anew
-        with its first turn."""
-        left = dict(enumerate(_Sample(group, place) for group in groups for place in group.missing))
+        """Make every sample that `groups` miss. Where the function fails for one of them, what of `groups` is
+        not finished begins anew with its first turn; other calls continue."""
+        left = [_Sample(group, place) for group in groups for place in group.missing]
 
-        def finish(index: int, rollout: Rollout) -> None:
-            sample = left.pop(index)
+        def finish(sample: _Sample, rollout: Rollout) -> None:
+            left.remove(sample)
             take(sample.group, sample.place, rollout)
 
         num_failures = 0
         while left:
             try:
-                await self._make(dict(left), finish=finish)
+                await self._make(list(left), finish=finish)
             except FunctionFailedError as error:
                 num_failures += 1
                 await self._recover(error, num_failures, num_left=len(left))
@@ -169,10 +210,8 @@ class _Turns:
             await self._engines.rest()
 
     async def _recover(self, error: FunctionFailedError, num_failures: int, *, num_left: int) -> None:
-        """Make ready for another try, or raise the error when there is none."""
+        """Wait for another try, or raise the error when there is none."""
         pauses = self._function.pauses_seconds
-        # with what else the function has begun, which must not continue in the next try
-        await self._function.end_process()
         if num_left == 0:
             logger.warning("%s. All completions were finished", error)
         elif num_failures > len(pauses):
@@ -184,51 +223,86 @@ class _Turns:
             )
             await asyncio.sleep(pause)
 
-    async def _make(self, samples: Mapping[int, _Sample], *, finish: Callable[[int, Rollout], None]) -> None:
-        """The completions of `samples`, by their numbers. They are of one step."""
-        step = next(iter(samples.values())).group.step
-        transcripts = {index: self._function.transcript(one.request) for index, one in samples.items()}
-        asks = await self._function.ask({"begin": _given(samples)}, step=step)
-        while asks:
-            turns: dict[int, GenerateRequest] = {}
-            cut, failed = [], []
-            for ask in asks:
-                index, transcript = ask["rollout"], transcripts[ask["rollout"]]
-                if "error" in ask:
-                    failed.append(ask)
-                    continue
-                for added in ask["added"]:
-                    transcript.add(self._function.encode(added))
-                turn = None if ask["is_done"] else transcript.next_turn(ask["max_tokens"])
-                if turn is not None:
-                    turns[index] = turn
-                    continue
-                finish(index, _finished(transcript, samples[index]))
-                if not ask["is_done"]:
-                    cut.append(index)
-            if failed:
-                raise _failure(failed[0], samples[failed[0]["rollout"]])
-            replies = [{"rollout": index, "turn": None} for index in cut]
-            if turns:
-                sampled = await self._engines.generate(list(turns.values()), stays_awake=True)
-                for index, rollout in zip(turns, sampled, strict=True):
-                    transcripts[index].take(rollout)
-                    replies.append({"rollout": index, "turn": self._function.turn(rollout)})
-            asks = await self._function.ask({"replies": replies}, step=step) if replies else []
+    async def _make(self, samples: Sequence[_Sample], *, finish: Callable[[_Sample, Rollout], None]) -> None:
+        """All of these, which are of one step. The first failure ends the others, and so does the end of the
+        process."""
+        try:
+            async with self._function.process() as process:
+                making = [
+                    asyncio.create_task(self._make_one(sample, process=process, finish=finish))
+                    for sample in samples
+                ]
+                together = asyncio.gather(*making)
+                try:
+                    either: set[asyncio.Future[Any]] = {together, process.ended}
+                    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                    if not together.done():
+                        raise WorkerFailedError(process.ended.result())
+                    together.result()
+                finally:
+                    together.cancel()
+                    for task in making:
+                        task.cancel()
+                    await asyncio.gather(together, *making, return_exceptions=True)
+        except WorkerFailedError as error:
+            raise _no_next_turn(f"in step {samples[0].group.step + 1}", error) from error
+
+    async def _make_one(
+        self, sample: _Sample, *, process: FunctionProcess, finish: Callable[[_Sample, Rollout], None]
+    ) -> None:
+        """One completion. It is finished before the function has ended where that is cut."""
+        transcript = self._function.transcript(sample.request)
+        with self._function.conversation(process) as conversation:
+            with self._sampler.joined() as number:
+                said = await _in_time(conversation.begin(_given(sample)), sample)
+                while (turn := self._next_turn(said, transcript, sample)) is not None:
+                    rollout = await self._sampler.sample(number, turn)
+                    transcript.take(rollout)
+                    said = await _in_time(conversation.resume(self._function.turn(rollout)), sample)
+            finish(sample, _finished(transcript, sample))
+            if conversation.is_open:
+                await _in_time(conversation.cut(), sample)
+
+    def _next_turn(self, said: Said, transcript: Transcript, sample: _Sample) -> GenerateRequest | None:
+        """What the engines are asked for when the function has said this; None where the completion is
+        finished. Raises FunctionFailedError when the function raised."""
+        if "error" in said:
+            raise _failure(said, sample)
+        for added in said["added"]:
+            transcript.add(self._function.encode(added))
+        return None if said.get("is_done") else transcript.next_turn(said["max_tokens"])
 
 
-def _given(samples: Mapping[int, _Sample]) -> list[dict[str, Any]]:
-    return [
-        {
-            "rollout": index,
-            "prompt": sample.group.prompt.content,
-            "prompt_ids": sample.request.prompt_ids,
-            "columns": sample.group.prompt.columns,
-            "sample_index": sample.place,
-            "seed": sample.request.seed,
-        }
-        for index, sample in samples.items()
-    ]
+async def _in_time(way: Awaitable[T], sample: _Sample) -> T:
+    """The way of a conversation to its next line. Raises FunctionFailedError when that is late."""
+    try:
+        return await way
+    except WorkerFailedError as error:
+        raise _no_next_turn(f"for {sample.row} in step {sample.group.step + 1}", error) from error
+
+
+def _no_next_turn(where: str, error: WorkerFailedError) -> FunctionFailedError:
+    return FunctionFailedError(
+        f"{FIELD}: the function did not come to its next turn {where}: {error}: give what it waits for a "
+        "deadline, or raise timeoutSeconds"
+    )
+
+
+def _is_up(starting: "asyncio.Task[FunctionProcess]") -> bool:
+    """Whether the process has started and not ended."""
+    if not starting.done() or starting.cancelled() or starting.exception() is not None:
+        return False
+    return not starting.result().ended.done()
+
+
+def _given(sample: _Sample) -> dict[str, Any]:
+    return {
+        "prompt": sample.group.prompt.content,
+        "prompt_ids": sample.request.prompt_ids,
+        "columns": sample.group.prompt.columns,
+        "sample_index": sample.place,
+        "seed": sample.request.seed,
+    }
 
 
 def _finished(transcript: Transcript, sample: _Sample) -> Rollout:
@@ -240,10 +314,10 @@ def _finished(transcript: Transcript, sample: _Sample) -> Rollout:
     return transcript.rollout()
 
 
-def _failure(ask: Mapping[str, Any], sample: _Sample) -> FunctionFailedError:
-    logger.warning("%s: the function raised %s\n%s", FIELD, ask["error"], ask["traceback"])
+def _failure(said: Said, sample: _Sample) -> FunctionFailedError:
+    logger.warning("%s: the function raised %s\n%s", FIELD, said["error"], said["traceback"])
     return FunctionFailedError(
-        f"{FIELD}: the function raised {ask['error']} for {sample.row} in step {sample.group.step + 1}: "
+        f"{FIELD}: the function raised {said['error']} for {sample.row} in step {sample.group.step + 1}: "
         "catch what a tool may raise"
     )
 

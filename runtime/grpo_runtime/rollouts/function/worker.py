@@ -1,19 +1,31 @@
-"""The process that runs the user's rollout function: rounds in and out as JSON lines over its pipes.
+"""The process that runs the user's rollout function, for any number of conversations at a time.
 
 It is started as `python -m grpo_runtime.rollouts.function.worker CONFIG PARENT`. CONFIG is what
 `turns.worker_config` writes, and PARENT is the process that starts it: the worker ends when that one does.
+
+Its requests and replies are lines of JSON over its pipes. Each names a conversation by its `id`, and each
+conversation goes its own way:
+
+    {"id": 7, "begin": {...}}    call the function, with these fields of `Conversation`
+    {"id": 7, "turn": {...}}     the turn that it has asked for
+    {"id": 7, "cut": true}       cancel the function: it gets no other turn, or nobody waits for it
+    {"id": 8, "ping": true}      of no conversation: answered at once, unless the function blocks the loop
+
+    {"id": 7, "added": [...], "max_tokens": 5}    asks for a turn, with what was added before it
+    {"id": 7, "added": [...], "is_done": true}    the last line of a conversation: the function has returned,
+    {"id": 7, "error": "...", "traceback": ""}    raised,
+    {"id": 7, "is_cut": true}                     or ended because it was cut
 """
 
 import asyncio
-import functools
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from grpo_runtime.errors import UserError
-from grpo_runtime.process.line_worker import failure_reply, serve
+from grpo_runtime.process.line_worker import Lines, failure_reply, serve
 from grpo_runtime.process.user_code import accepted, load_either
 from grpo_runtime.rollouts.function.conversation import Conversation, Turn
 
@@ -24,11 +36,11 @@ FIELD = "sampling.rolloutFunction"
 
 def main(arguments: list[str]) -> int:
     """Serve until the requests end; returns the exit code."""
-    return serve(arguments, load=lambda config: Rounds(find_function(config)), reply=_reply)
+    return serve(arguments, load=find_function, answer=_answer)
 
 
-def _reply(rounds: "Rounds", request: dict[str, Any], runner: asyncio.Runner) -> dict[str, Any]:
-    return {"asks": runner.run(rounds.answer(request))}
+def _answer(function: UserFunction, lines: Lines, runner: asyncio.Runner) -> None:
+    runner.run(Conversations(function, lines).serve())
 
 
 def find_function(config: dict[str, Any]) -> UserFunction:
@@ -39,94 +51,98 @@ def find_function(config: dict[str, Any]) -> UserFunction:
     return function
 
 
-class Rounds:
-    """Runs the user's function for all completions of a step, turn by turn.
+class Conversations:
+    """Those that have begun and not ended, by their ids."""
 
-    A round ends when every completion waits for a turn, is done, or has failed. What the function does beside
-    that, such as a task that it has begun, continues between two rounds; a completion that is done then asks
-    for it in the next one."""
-
-    def __init__(self, function: UserFunction) -> None:
+    def __init__(self, function: UserFunction, lines: Lines) -> None:
         self._function = function
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._turns: dict[int, asyncio.Future[Turn]] = {}
-        self._busy: set[int] = set()
-        self._ended: set[int] = set()
-        self._asks: dict[int, dict[str, Any]] = {}
-        self._has_stopped = asyncio.Event()
-        """Set whenever a completion does nothing more in this round."""
+        self._lines = lines
+        self._open: dict[int, _Running] = {}
 
-    async def answer(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """What completions ask for after a request: one that begins them, or one with their next turns."""
-        if "begin" in request:
-            return await self._begin(request["begin"])
-        return await self._resume(request["replies"])
+    async def serve(self) -> None:
+        """Take requests until they end. What the function does beside its conversations, such as a task that
+        it has begun, continues meanwhile."""
+        while (request := await self._lines.read()) is not None:
+            number = request["id"]
+            if "ping" in request:
+                self._lines.send({"id": number})
+            elif "begin" in request:
+                self._begin(number, request["begin"])
+            elif conversation := self._open.get(number):  # otherwise it has ended in the meantime
+                if "turn" in request:
+                    conversation.resume(Turn(**request["turn"]))
+                else:
+                    conversation.cut()
 
-    async def _begin(self, given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Start the function for the completions `given`; what is left of those before ends. Returns what
-        they ask for, in their order."""
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        self._turns, self._ended, self._asks = {}, set(), {}
-        self._busy = {one["rollout"] for one in given}
-        self._tasks = {one["rollout"]: asyncio.create_task(self._run(one)) for one in given}
-        return await self._round()
+    def _begin(self, number: int, given: Mapping[str, Any]) -> None:
+        def say(said: Mapping[str, Any]) -> None:
+            self._lines.send({"id": number, **said})
 
-    async def _resume(self, replies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Continue with the turns that were asked for; a completion without one is cut."""
-        self._busy = {reply["rollout"] for reply in replies} - self._ended
-        for reply in replies:
-            index, turn = reply["rollout"], self._turns.pop(reply["rollout"])
-            if reply["turn"] is None:
-                self._ended.add(index)
-                self._asks.pop(index, None)
-                self._tasks[index].cancel()
-            elif not turn.done():  # otherwise the function has given it up since the last round
-                turn.set_result(Turn(**reply["turn"]))
-        return await self._round()
+        def end(said: Mapping[str, Any]) -> None:
+            del self._open[number]
+            say(said)
 
-    async def _round(self) -> list[dict[str, Any]]:
-        while self._busy:
-            self._has_stopped.clear()
-            await self._has_stopped.wait()
-        asks, self._asks = self._asks, {}
-        return [asks[index] for index in sorted(asks)]
+        self._open[number] = _Running(self._function, given, on_ask=say, on_end=end)
 
-    async def _run(self, given: Mapping[str, Any]) -> None:
-        index = given["rollout"]
-        fields = {name: value for name, value in given.items() if name != "rollout"}
-        conversation = Conversation(**fields, ask=functools.partial(self._wait, index))
+
+class _Running:
+    """A call of the user's function: it makes one completion."""
+
+    def __init__(
+        self,
+        function: UserFunction,
+        given: Mapping[str, Any],
+        *,
+        on_ask: Callable[[Mapping[str, Any]], None],
+        on_end: Callable[[Mapping[str, Any]], None],
+    ) -> None:
+        self._on_ask = on_ask
+        self._on_end = on_end
+        self._turn: asyncio.Future[Turn] | None = None
+        self._is_cut = False
+        self._has_ended = False
+        self._task = asyncio.create_task(self._run(function, given))
+        # one that is cut before its first step never runs
+        self._task.add_done_callback(lambda _: self._end({"is_cut": True}))
+
+    def resume(self, turn: Turn) -> None:
+        """Continue with the turn that was asked for."""
+        asked, self._turn = self._turn, None
+        if asked is not None and not asked.done():  # otherwise the function has given it up
+            asked.set_result(turn)
+
+    def cut(self) -> None:
+        """Cancel the function, which asks for nothing more."""
+        self._is_cut = True
+        self._task.cancel()
+
+    async def _run(self, function: UserFunction, given: Mapping[str, Any]) -> None:
+        conversation = Conversation(**given, ask=self._ask)
         arguments = {**given["columns"], "prompt": given["prompt"], "conversation": conversation}
-        said: dict[str, Any] = {}
+        said: dict[str, Any]
         try:
-            await self._function(**accepted(self._function, arguments))
+            await function(**accepted(function, arguments))
             said = {"is_done": True, "added": conversation.added}
         except asyncio.CancelledError:
-            if index not in self._ended:
-                said = {"error": "CancelledError: the function was cancelled", "traceback": ""}
+            said = {"error": "CancelledError: the function was cancelled", "traceback": ""}
         except Exception as error:
             said = failure_reply(error, trace=traceback.format_exc())
-        self._stop(index, said)
-        # what the function has left running asks for nothing more
-        self._ended.add(index)
+        self._end({"is_cut": True} if self._is_cut else said)
 
-    async def _wait(self, index: int, added: list[str | list[int]], max_tokens: int | None) -> Turn:
-        if index in self._ended:
+    async def _ask(self, added: list[str | list[int]], max_tokens: int | None) -> Turn:
+        if self._is_cut or self._has_ended:
+            # what the function has left running asks for nothing more
             raise asyncio.CancelledError
-        if index in self._turns:
+        if self._turn is not None:
             raise RuntimeError("sample was called while another turn of the same conversation is sampled")
-        turn: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
-        self._turns[index] = turn
-        self._stop(index, {"is_done": False, "added": added, "max_tokens": max_tokens})
-        return await turn
+        self._on_ask({"added": added, "max_tokens": max_tokens})
+        self._turn = asyncio.get_running_loop().create_future()
+        return await self._turn
 
-    def _stop(self, index: int, said: dict[str, Any]) -> None:
-        """The completion does nothing more in this round."""
-        if index not in self._ended:
-            self._asks[index] = {"rollout": index, **said}
-        self._busy.discard(index)
-        self._has_stopped.set()
+    def _end(self, said: Mapping[str, Any]) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            self._on_end(said)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from grpo_runtime.rollouts.journal.reader import (
     read_step,
     step_folders,
 )
-from grpo_runtime.rollouts.journal.records import Begun, Generated, Record, Scored, Trained
+from grpo_runtime.rollouts.journal.records import Begun, Composed, Generated, Record, Scored, Trained
 from grpo_runtime.rollouts.journal.writer import JournalWriter
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ CHECKSUM = "journal/weights_checksum"
 """The first 32 bits of the digest: two runs were the same up to the first step in which it differs."""
 DIFFERS = "journal/digest_differs"
 """1 where a replayed step ended with other weights than before, and 0 where with the same."""
-_NOTHING = StepRecords({}, {}, {})
+NO_RECORDS = StepRecords({}, {}, {})
 
 
 class NoJournal:
@@ -48,6 +48,18 @@ class NoJournal:
     async def wait_until_stored(self) -> None:
         """Nothing is left to write."""
 
+    def begin(self, step: int) -> None:
+        """It has nothing of the step."""
+
+    def stop_replaying(self, step: int) -> None:
+        """Nothing was replayed."""
+
+    def forget_restored(self, group: Group) -> None:
+        """Nothing was restored."""
+
+    def composed(self, step: int, record: Composed) -> None:
+        """Nothing is written."""
+
     def trained(self, step: int, digest: str) -> dict[str, float]:
         """It has nothing to say."""
         return {}
@@ -62,12 +74,8 @@ class NoJournal:
         """Nothing is left to write."""
 
 
-class Journal:
-    """What this attempt records, and what it replays of lower ones.
-
-    Steps are replayed one after the other from the checkpoint on, up to the first that is not whole: what was
-    recorded beyond it belongs to weights that may be others.
-    """
+class Recorder:
+    """What an attempt writes in its journal, whichever way it trains."""
 
     is_stored = True
 
@@ -96,6 +104,81 @@ class Journal:
         """Records of steps that are begun and not trained."""
         self._num_replayed: Counter[int] = Counter()
 
+    def sampled(self, group: Group, sample: int) -> None:
+        """Write a sample that is finished. May be called in any thread, and never waits for a disk."""
+        self._put(self._step_of(group), Generated.of_group(group, sample, sampling=self._sampling))
+
+    def scored(self, group: Group) -> None:
+        """Write the rewards of a group."""
+        self._put(self._step_of(group), Scored.of_group(group, names=self._reward_names))
+
+    async def wait_until_stored(self) -> None:
+        """Return when everything that was written is on disk."""
+        await asyncio.to_thread(self._writer.wait)
+
+    def trained(self, step: int, digest: str) -> dict[str, float]:
+        """Write the digest of the weights after the update of a step; what the step has to say about the
+        journal. A digest that differs from the one before is a warning, not an end: the run can continue, and
+        its records do not depend on it."""
+        self._put(step, Trained(digest=digest, layout=self._layout))
+        before = self._found.pop(step, NO_RECORDS).trained.get(self._layout)
+        num_replayed = self._num_replayed.pop(step, 0)
+        metrics = {REPLAYED: float(num_replayed), CHECKSUM: float(int(digest[:8], 16))}
+        if before is None:
+            return metrics
+        differs = digest != before
+        if differs:
+            logger.warning(
+                "step %d was replayed, but its weights (digest %s) are not those that it had before (digest "
+                "%s): sums may be in another order on this hardware; the run continues with these",
+                *(step + 1, digest, before),
+            )
+        return {**metrics, DIFFERS: float(differs)}
+
+    def close(self) -> None:
+        """Write what is left to write."""
+        self._writer.close()
+
+    def finish(self, *, timeout_seconds: float) -> None:
+        """Write what is left to write, for so long, in a run that ends for another reason."""
+        self._writer.finish(timeout_seconds=timeout_seconds)
+
+    def _step_of(self, group: Group) -> int:
+        """The step whose file has the records of a group."""
+        raise NotImplementedError
+
+    def _begin(self, step: int) -> StepRecords:
+        """Begin the file of a step; returns what lower attempts have left of it that is replayed."""
+        self._found[step] = (
+            read_step(self._folder, step=step, attempt=self._attempt, job_uid=self._job_uid)
+            if self._is_replaying
+            else NO_RECORDS
+        )
+        begun = Begun(
+            job_uid=self._job_uid, attempt=self._attempt, step=step, is_fresh=not self._is_replaying
+        )
+        self._put(step, begun)
+        return self._found[step]
+
+    def _forget_after(self, step: int) -> None:
+        """Remove what was recorded beyond a step of which something is done anew: no later attempt may take
+        it for what follows. A higher attempt that has begun keeps what it has."""
+        for found, folder in step_folders(self._folder).items():
+            if found > step and max(attempts_in(folder), default=0) <= self._attempt:
+                self._writer.remove(folder)
+
+    def _put(self, step: int, record: Record) -> None:
+        path = file_of(self._folder, step=step, attempt=self._attempt)
+        self._writer.put(path, record.frame())
+
+
+class Journal(Recorder):
+    """What this attempt records, and what it replays of lower ones.
+
+    Steps are replayed one after the other from the checkpoint on, up to the first that is not whole: what was
+    recorded beyond it belongs to weights that may be others.
+    """
+
     def restore(self, groups: Sequence[Group]) -> int:
         """Fill groups of one step with what lower attempts have left of them; returns how many samples that
         are. A step may come in several calls, with other groups each time."""
@@ -120,37 +203,6 @@ class Journal:
             )
         return num_samples
 
-    def sampled(self, group: Group, sample: int) -> None:
-        """Write a sample that is finished. May be called in any thread, and never waits for a disk."""
-        self._put(group.step, Generated.of_group(group, sample, sampling=self._sampling))
-
-    def scored(self, group: Group) -> None:
-        """Write the rewards of a group."""
-        self._put(group.step, Scored.of_group(group, names=self._reward_names))
-
-    async def wait_until_stored(self) -> None:
-        """Return when everything that was written is on disk."""
-        await asyncio.to_thread(self._writer.wait)
-
-    def trained(self, step: int, digest: str) -> dict[str, float]:
-        """Write the digest of the weights after the update of a step; what the step has to say about the
-        journal. A digest that differs from the one before is a warning, not an end: the run can continue, and
-        its records do not depend on it."""
-        self._put(step, Trained(digest=digest, layout=self._layout))
-        before = self._found.pop(step, _NOTHING).trained.get(self._layout)
-        num_replayed = self._num_replayed.pop(step, 0)
-        metrics = {REPLAYED: float(num_replayed), CHECKSUM: float(int(digest[:8], 16))}
-        if before is None:
-            return metrics
-        differs = digest != before
-        if differs:
-            logger.warning(
-                "step %d was replayed, but its weights (digest %s) are not those that it had before (digest "
-                "%s): sums may be in another order on this hardware; the run continues with these",
-                *(step + 1, digest, before),
-            )
-        return {**metrics, DIFFERS: float(differs)}
-
     def forget_before(self, step: int | None) -> None:
         """Remove what was recorded before `step`, that of the newest committed checkpoint: no attempt begins
         there any more. Groups that are not trained yet keep the records of their step."""
@@ -160,24 +212,8 @@ class Journal:
             if found < step and found not in self._found:
                 self._writer.remove(folder)
 
-    def close(self) -> None:
-        """Write what is left to write."""
-        self._writer.close()
-
-    def finish(self, *, timeout_seconds: float) -> None:
-        """Write what is left to write, for so long, in a run that ends for another reason."""
-        self._writer.finish(timeout_seconds=timeout_seconds)
-
-    def _begin(self, step: int) -> None:
-        self._found[step] = (
-            read_step(self._folder, step=step, attempt=self._attempt, job_uid=self._job_uid)
-            if self._is_replaying
-            else _NOTHING
-        )
-        begun = Begun(
-            job_uid=self._job_uid, attempt=self._attempt, step=step, is_fresh=not self._is_replaying
-        )
-        self._put(step, begun)
+    def _step_of(self, group: Group) -> int:
+        return group.step
 
     def _restore_samples(self, group: Group, found: StepRecords) -> None:
         for sample, request in enumerate(group.requests):
@@ -193,14 +229,3 @@ class Journal:
             if record.is_of(group, names=self._reward_names):
                 group.columns = record.columns
                 return
-
-    def _forget_after(self, step: int) -> None:
-        """Remove what was recorded beyond a step of which something is done anew: no later attempt may take
-        it for what follows. A higher attempt that has begun keeps what it has."""
-        for found, folder in step_folders(self._folder).items():
-            if found > step and max(attempts_in(folder), default=0) <= self._attempt:
-                self._writer.remove(folder)
-
-    def _put(self, step: int, record: Record) -> None:
-        path = file_of(self._folder, step=step, attempt=self._attempt)
-        self._writer.put(path, record.frame())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_runtime.rollouts.frames import decode_frames
-from grpo_runtime.rollouts.journal.records import Begun, Generated, Record, Scored, decode_record
+from grpo_runtime.rollouts.journal.records import Begun, Composed, Generated, Record, Scored, decode_record
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +27,8 @@ class StepRecords:
     """By group, the highest attempt first."""
     trained: Mapping[str, str]
     """Digest by layout."""
+    composed: Composed | None = None
+    """That of the highest attempt which has one."""
 
 
 def step_folder(folder: Path, step: int) -> Path:
@@ -51,20 +53,25 @@ def read_step(folder: Path, *, step: int, attempt: int, job_uid: str) -> StepRec
     generated: dict[tuple[int, int], Generated] = {}
     scored: defaultdict[int, list[Scored]] = defaultdict(list)
     trained: dict[str, str] = {}
+    composed: Composed | None = None
     for path in _files(step_folder(folder, step), up_to=attempt):
         own: dict[tuple[int, int], Generated] = {}
         for record in _records(path, step=step, job_uid=job_uid):
             if isinstance(record, Begun):
                 if record.is_fresh:
                     generated, scored, trained, own = {}, defaultdict(list), {}, {}
+                    composed = None
             elif isinstance(record, Generated):
                 own.setdefault((record.group, record.sample), record)
             elif isinstance(record, Scored):
                 scored[record.group].insert(0, record)
+            elif isinstance(record, Composed):
+                # digests before are of other groups
+                composed, trained = record, {}
             else:
                 trained[record.layout] = record.digest
         generated |= own
-    return StepRecords(generated, scored, trained)
+    return StepRecords(generated, scored, trained, composed)
 
 
 def attempts_in(folder: Path) -> dict[int, Path]:

@@ -1,9 +1,10 @@
 """The records of a journal, and each as a frame. G samples of a group, F reward functions.
 
 A file holds the records of one step that one attempt has written: `Begun` first, `Generated` for each sample
-as it finishes, `Scored` for each group, `Trained` after the update.
+as it finishes, `Scored` for each group, in asynchronous training `Composed`, and `Trained` after the update.
 """
 
+import math
 import zlib
 from array import array
 from collections.abc import Mapping, Sequence
@@ -54,7 +55,7 @@ class Generated:
     """One finished sample. Its prompt is not written again, only what identifies it."""
 
     group: int
-    """Its number in the step."""
+    """Its number, as in `Group`."""
     sample: int
     """Its index in the group."""
     seed: int
@@ -115,7 +116,7 @@ class Scored:
     """What the reward functions gave for a group."""
 
     group: int
-    """Its number in the step: other prompts may have the same completions."""
+    """Its number, as in `Group`: other prompts may have the same completions."""
     names: tuple[str, ...]
     """Names of the F functions."""
     checksums: tuple[int, ...]
@@ -208,12 +209,75 @@ class Trained:
         return cls(digest=frame.header["digest"], layout=frame.header["layout"])
 
 
-Record = Begun | Generated | Scored | Trained
+@dataclass(frozen=True, kw_only=True)
+class Composed:
+    """Which groups have ended with a step of asynchronous training, by their numbers. It is on disk before
+    the step is trained."""
+
+    trained: tuple[int, ...]
+    """In the order in which the step is trained on them."""
+    filtered: tuple[int, ...]
+    failed: tuple[int, ...]
+    dropped: tuple[int, ...]
+    num_drawn: int
+    """Prompts that the run had drawn by then."""
+    checksum: int
+    """Of tokens, logprobs and rewards of those that are trained, and of those that are filtered."""
+
+    @property
+    def ordinals(self) -> tuple[int, ...]:
+        """All of them."""
+        return self.trained + self.filtered + self.failed + self.dropped
+
+    def is_of(self, groups: Sequence[Group]) -> bool:
+        """Whether `groups`, those that are trained and then those that are filtered, are as they were."""
+        return all(group.is_scored for group in groups) and _contents_checksum(groups) == self.checksum
+
+    @classmethod
+    def of_step(
+        cls,
+        *,
+        trained: Sequence[Group],
+        filtered: Sequence[Group],
+        failed: Sequence[int],
+        dropped: Sequence[int],
+        num_drawn: int,
+    ) -> "Composed":
+        """What is written of a step that is going to be trained."""
+        return cls(
+            trained=tuple(group.number for group in trained),
+            filtered=tuple(group.number for group in filtered),
+            failed=tuple(failed),
+            dropped=tuple(dropped),
+            num_drawn=num_drawn,
+            checksum=_contents_checksum([*trained, *filtered]),
+        )
+
+    def frame(self) -> Frame:
+        """The record."""
+        return Frame({"kind": "composed", **vars(self)}, {})
+
+    @classmethod
+    def of(cls, frame: Frame) -> "Composed":
+        """The record in a frame."""
+        header = frame.header
+        return cls(
+            trained=tuple(header["trained"]),
+            filtered=tuple(header["filtered"]),
+            failed=tuple(header["failed"]),
+            dropped=tuple(header["dropped"]),
+            num_drawn=header["num_drawn"],
+            checksum=header["checksum"],
+        )
+
+
+Record = Begun | Generated | Scored | Composed | Trained
 
 _KINDS: Mapping[str, Any] = {
     "begun": Begun,
     "generated": Generated,
     "scored": Scored,
+    "composed": Composed,
     "trained": Trained,
 }
 
@@ -231,6 +295,17 @@ def tokens_checksum(token_ids: Sequence[int]) -> int:
 
 def _checksums(group: Group) -> tuple[int, ...]:
     return tuple(tokens_checksum(rollout.completion_ids) for rollout in group.completions)
+
+
+def _contents_checksum(groups: Sequence[Group]) -> int:
+    checksum = 0
+    for group in groups:
+        for rollout in group.completions:
+            checksum = zlib.crc32(array("i", rollout.completion_ids).tobytes(), checksum)
+            checksum = zlib.crc32(array("f", rollout.rollout_logprobs).tobytes(), checksum)
+        rewards = [math.nan if value is None else value for row in group.rewards for value in row]
+        checksum = zlib.crc32(array("d", rewards).tobytes(), checksum)
+    return checksum
 
 
 def _failure(name: str, kind: str, num_samples: int) -> RewardFailure:

@@ -18,7 +18,7 @@ from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.volume_paths import weights_folder, weights_path
 from grpo_api.v1alpha1.spec.disk import DiskSpec
 from grpo_runtime.errors import KnownError, SupersededError, UserError
-from grpo_runtime.export.access import BucketPlace, UploadCredentials
+from grpo_runtime.export.access import S3Location, UploadCredentials
 from grpo_runtime.process.background import in_thread
 from grpo_runtime.settings import TrainerSettings, read_rollout_settings
 from grpo_runtime.weight_sync.disk.publisher import Published, Publisher
@@ -91,6 +91,7 @@ def disk_backend(
         for_run=for_run,
         name_version=lambda copy, version: publishing().publish(copy, version),
         wait_until_ready=wait_until_ready,
+        receives_while_serving=True,
     )
 
 
@@ -259,16 +260,16 @@ def store_of(run_config: RunConfig, *, volumes_dir: Path) -> VersionStore:
     disk = _disk_of(run_config)
     if disk.is_bucket:
         credentials = UploadCredentials.of(disk.secret_volume, volumes_dir=volumes_dir)
-        bucket = BucketPlace(disk.to).bucket
+        bucket = S3Location(disk.to).bucket
         url = f"s3://{bucket}/{weights_folder(disk, job=run_config.job)}"
-        place = BucketPlace(url, endpoint=disk.endpoint, region=disk.region)
-        return store_in_bucket(place, credentials=credentials, field=_FIELD)
+        location = S3Location(url, endpoint=disk.endpoint, region=disk.region)
+        return store_in_bucket(location, credentials=credentials, field=_FIELD)
     folder = weights_path(disk, job=run_config.job, volumes_dir=volumes_dir)
     return FolderStore(folder, what=f"{_FIELD} ({disk.to})")
 
 
 def store_in_bucket(
-    place: BucketPlace, *, credentials: UploadCredentials, field: str, access: str | None = None
+    location: S3Location, *, credentials: UploadCredentials, field: str, access: str | None = None
 ) -> VersionStore:
     """A prefix in a bucket; `field` is what messages call it, and `access` what they ask for when access is
     refused. Raises UserError when the Secret lacks a key."""
@@ -277,8 +278,8 @@ def store_in_bucket(
     from grpo_runtime.weight_sync.disk.s3_store import BucketStore
 
     return BucketStore(
-        partial(open_bucket, place, credentials=credentials, num_retries=_RETRIES),
-        errors=BucketErrors(place, credentials=credentials, field=field, access=access),
+        partial(open_bucket, location, credentials=credentials, num_retries=_RETRIES),
+        errors=BucketErrors(location, credentials=credentials, field=field, access=access),
         last=MANIFEST,
     )
 

@@ -73,6 +73,7 @@ def sparse_backend(backend: Backend[HostCopy], *, full_every: int | None = None)
         needs_gpu=backend.needs_gpu,
         for_run=for_run,
         update_bytes=lambda weights: weights.num_update_bytes,
+        receives_while_serving=backend.receives_while_serving,
     )
 
 

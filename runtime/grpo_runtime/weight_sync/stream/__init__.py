@@ -1,5 +1,5 @@
 """What travels: all weights as one stream of bytes, with its layout, and the copy of them that is sent.
 
-In which dtype each weight travels is chosen before, by `engine_dtype` of `trainer.policy`; `manifest` lists
-the dtypes that there are, and `worker.transfer_engine` loads them into the engine.
+In which dtype each weight travels is chosen before, by `PolicyWeights.layout` in `trainer.policy`; `manifest`
+lists the dtypes that there are, and `worker.transfer_engine` loads them into the engine.
 """

@@ -5,10 +5,14 @@ that kills the server at the next request. This one leaves the model alone until
 checked. Without the memory for that, it too writes into the model, and ends its process when the transfer
 breaks, and the engine with it: it is started again and gets the weights as a new one. So it is where a job
 asks for an engine of vLLM by name, to which the receiver then passes everything (`vllm_native`).
+
+A worker receives in a call, which blocks its engine, or in a thread beside the engine's steps, where the
+update says so (`extension`). What follows an update waits for that thread.
 """
 
 import logging
 from collections.abc import Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,10 +31,12 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
+from grpo_runtime.process.background import in_thread
 from grpo_runtime.weight_sync.engine_names import backend_of
 from grpo_runtime.weight_sync.interface import (
     DirectLoad,
     ModelBrokenError,
+    NeedsPauseError,
     Reach,
     ReceiverSettings,
     VllmTransferEngine,
@@ -38,6 +44,7 @@ from grpo_runtime.weight_sync.interface import (
 )
 from grpo_runtime.weight_sync.receiver import end_engine, free_memory
 from grpo_runtime.weight_sync.registry import find_backend
+from grpo_runtime.weight_sync.worker.extension import BESIDE
 
 KEPT_FREE_BYTES = 512 * 1024 * 1024
 """Not taken for staged weights: loading them needs some memory too, and so do requests."""
@@ -93,6 +100,9 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, TransferUpdateIn
         logging.getLogger(_LAYERWISE_LOGGER).setLevel(logging.ERROR)
         self._shares_gpu = backend.reach is Reach.MACHINE and device.type == "cuda"
         self._is_tied = bool(getattr(self.model_config.hf_config, "tie_word_embeddings", False))
+        self._receiving: Future[None] | None = None
+        """The update that is received beside the engine's steps."""
+        self._received_as = ""
         self._receiver = backend.make_receiver(
             ReceiverSettings(
                 layout=checkpoint_shapes(Path(self.model_config.model)),
@@ -100,32 +110,51 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, TransferUpdateIn
                 device=device,
                 # counted through all cores
                 worker=workers.rank_in_group,
-                direct_load=DirectLoad(self.has_room, self._load),
+                direct_load=DirectLoad(self._may_stage, self._load),
                 vllm_engine=self._engine_of_vllm,
             )
         )
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         """Connect to a trainer, letting go of the one before."""
+        self._wait_for_reception()
         with _ending_with_a_broken_model():
             self._receiver.init(init_info.info)
 
     def start_weight_update(self) -> None:
         """Open an update; the model stays as it is."""
+        self._wait_for_reception()
         with _ending_with_a_broken_model():
             self._receiver.start()
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Receive and check a whole transfer. vLLM ends the update when this raises."""
-        with _ending_with_a_broken_model():
-            self._receiver.update(update_info)
+        """Receive and check a whole transfer. vLLM ends the update when this raises.
+
+        With a name as BESIDE in `update_info` this begins to receive in a thread, which is then the
+        `reception` of that name.
+        """
+        self._wait_for_reception()
+        info = dict(update_info)
+        self._received_as = info.pop(BESIDE, "")
+        if self._received_as:
+            self._receiving = in_thread(lambda: self._receive(info), name="weight-receiver")
+        else:
+            self._receive(info)
 
     def receive_weights(self, update_info: TransferUpdateInfo) -> None:
         """The part of `update_weights` that vLLM asks an engine to have."""
         self.update_weights(update_info.info)
 
+    def reception(self, name: str) -> Future[None]:
+        """The update of that name that is received in a thread; its error is what `update_weights` would have
+        raised. Raises WeightSyncError when another update has begun since."""
+        if name != self._received_as or self._receiving is None:
+            raise WeightSyncError("another weight update has begun")
+        return self._receiving
+
     def finish_weight_update(self) -> None:
         """Load what was delivered. Raises WeightSyncError, with the model untouched, when nothing was."""
+        self._wait_for_reception()
         with _ending_with_a_broken_model():
             weights = self._receiver.take()
             if weights is None:
@@ -138,6 +167,7 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, TransferUpdateIn
 
     def shutdown(self) -> None:
         """Let go of the trainer."""
+        self._wait_for_reception()
         self._receiver.shutdown()
 
     def has_room(self, num_bytes: int) -> bool:
@@ -146,6 +176,26 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, TransferUpdateIn
         parallel = self.parallel_config
         needed = num_bytes * parallel.local_world_size * parallel.data_parallel_size_local
         return num_bytes == 0 or needed + KEPT_FREE_BYTES <= free_memory()
+
+    def _receive(self, info: dict[str, Any]) -> None:
+        if self.device.type == "cuda":
+            # that of a thread is another one at first
+            torch.cuda.set_device(self.device)
+        with _ending_with_a_broken_model():
+            self._receiver.update(info)
+
+    def _wait_for_reception(self) -> None:
+        """Nothing touches the receiver while a thread receives: one whose sender is gone ends at its stall
+        time. What became of it is dropped."""
+        receiving, self._receiving = self._receiving, None
+        if receiving is not None:
+            wait((receiving,))
+
+    def _may_stage(self, num_bytes: int) -> bool:
+        has_room = self.has_room(num_bytes)
+        if not has_room and self._received_as:
+            raise NeedsPauseError(f"it has no memory for {num_bytes} bytes beside its model")
+        return has_room
 
     def _engine_of_vllm(self, name: str) -> VllmTransferEngine:
         """vLLM's own engine of that name, for the same model."""

@@ -58,13 +58,12 @@ def test_an_engine_sees_the_gpu_of_its_rank_only(
     visible: str | None, device_index: int | None, seen: str
 ) -> None:
     given = {} if visible is None else {VISIBLE_DEVICES: visible}
-    made = child_environment(given, is_cpu=False, device_index=device_index)
+    made = child_environment(given, of_engine={}, device_index=device_index)
     assert made[VISIBLE_DEVICES] == seen
 
 
 def test_an_engine_knows_nothing_of_where_the_ranks_meet() -> None:
-    given = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1234", "HOME": "/root"}
-    made = child_environment(given, is_cpu=True, device_index=None)
-    assert not {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", VISIBLE_DEVICES} & made.keys()
-    assert (made["HOME"], made["OMP_NUM_THREADS"]) == ("/root", "1")
-    assert made["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    of_ranks = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1234"}
+    given = {**of_ranks, "HOME": "/root", "OMP_NUM_THREADS": "8"}
+    made = child_environment(given, of_engine={"OMP_NUM_THREADS": "1"}, device_index=None)
+    assert made == {"HOME": "/root", "OMP_NUM_THREADS": "1"}

@@ -22,7 +22,7 @@ from grpo_runtime.engines.colocated.ray.cluster import (
 )
 from grpo_runtime.engines.colocated.ray.layout import (
     LOOPBACK,
-    NodePlace,
+    NodeOptions,
     RayShape,
     actor_gpus,
     bundles,
@@ -41,9 +41,11 @@ DEFAULT_SHARED_MEMORY = 2**30
 """Of a trainer pod without or with one GPU."""
 
 
-def place(pod: int, *, shape: RayShape = ON_CPU) -> NodePlace:
+def options(pod: int, *, shape: RayShape = ON_CPU) -> NodeOptions:
     head = None if pod == 0 else "10.0.0.1:4000"
-    return NodePlace(pod=pod, shape=shape, address=f"10.0.0.{pod + 1}", head=head, folder=Path("/cache/node"))
+    return NodeOptions(
+        pod=pod, shape=shape, address=f"10.0.0.{pod + 1}", head=head, folder=Path("/cache/node")
+    )
 
 
 @pytest.mark.parametrize("shape", [ON_CPU, ON_GPUS])
@@ -58,7 +60,7 @@ def test_the_bundle_of_a_rank_lies_in_the_pod_of_that_rank(shape: RayShape) -> N
 @pytest.mark.parametrize("shape", [ON_CPU, ON_GPUS])
 def test_every_bundle_has_room_on_the_node_of_its_pod(shape: RayShape) -> None:
     for pod in range(shape.num_pods):
-        settings = node_settings(place(pod, shape=shape))
+        settings = node_settings(options(pod, shape=shape))
         there = {**settings["resources"], "CPU": settings["num_cpus"], "GPU": settings["num_gpus"]}
         asked = [bundle for bundle in bundles(shape) if node_resource(pod) in bundle]
         for name in asked[0]:
@@ -72,7 +74,7 @@ def test_an_engine_has_a_fraction_of_the_gpu_of_its_bundle_and_leaves_the_rank_t
 
 
 def test_only_the_first_pod_has_a_head_and_none_has_a_dashboard() -> None:
-    first, second = node_settings(place(0)), node_settings(place(1))
+    first, second = node_settings(options(0)), node_settings(options(1))
     assert (first["gcs_server_port"], first["include_dashboard"]) == (0, False)
     assert "gcs_address" not in first
     assert second["gcs_address"] == "10.0.0.1:4000"
@@ -81,7 +83,7 @@ def test_only_the_first_pod_has_a_head_and_none_has_a_dashboard() -> None:
 
 def test_the_object_store_leaves_most_of_the_shared_memory_to_the_weights() -> None:
     # Ray refuses less
-    assert 75 * 2**20 <= node_settings(place(0))["object_store_memory"] < DEFAULT_SHARED_MEMORY / 10
+    assert 75 * 2**20 <= node_settings(options(0))["object_store_memory"] < DEFAULT_SHARED_MEMORY / 10
 
 
 def test_what_a_user_has_set_for_another_cluster_does_not_count() -> None:
@@ -148,7 +150,7 @@ def test_a_pods_process_that_ends_at_once_is_a_lost_ray_and_its_logs_are_quoted(
     logs = tmp_path / "ray" / "session_latest" / "logs"
     logs.mkdir(parents=True)
     (logs / "raylet.out").write_text("".join(f"line {number}\n" for number in range(100)))
-    here = NodePlace(pod=0, shape=ON_CPU, address=LOOPBACK, head=head, folder=tmp_path)
+    here = NodeOptions(pod=0, shape=ON_CPU, address=LOOPBACK, head=head, folder=tmp_path)
     num_threads = threading.active_count()
     with caplog.at_level("ERROR"), pytest.raises(RayLostError, match="ended in this pod while it started"):
         pod = RayPod(here, environment={}, command=(sys.executable, "-c", code))

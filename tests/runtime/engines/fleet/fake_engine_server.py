@@ -180,6 +180,7 @@ def fake_backend(connect: Callable[[Peer], FakeConnection] = FakeConnection) -> 
 
     return Backend[HostCopy](
         name="fake",
+        receives_while_serving=True,
         reach=Reach.NETWORK,
         prepare=HostCopy,
         make_sender=make_sender,

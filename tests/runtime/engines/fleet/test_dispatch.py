@@ -221,9 +221,11 @@ async def test_the_samples_of_a_prompt_travel_together_and_come_back_in_order() 
     assert first.most_in_flight == second.most_in_flight == 24
 
 
-def dispatch_over(fleet: FakeFleet, *, max_in_flight: int = 4) -> Dispatch:
+def dispatch_over(
+    fleet: FakeFleet, *, max_in_flight: int = 4, num_tokens: Callable[[Bundle], int] | None = None
+) -> Dispatch:
     limits = DispatchLimits(max_in_flight=max_in_flight, empty_wait_seconds=0.3, poll_seconds=0.01)
-    return Dispatch(fleet, limits=limits, clock=time.monotonic)
+    return Dispatch(fleet, limits=limits, clock=time.monotonic, num_tokens=num_tokens)
 
 
 async def until_in_flight(worker: FakeWorker, count: int) -> None:
@@ -244,6 +246,14 @@ async def test_calls_at_the_same_time_share_the_engines_and_the_earlier_one_is_s
     assert worker.most_in_flight == 4
     assert worker.sampled[:10] == list(range(10))
     assert dispatch.generation() is None
+
+
+async def test_an_evaluation_does_not_wait_behind_groups_that_are_sampled_ahead() -> None:
+    worker = FakeWorker("a")
+    dispatch = dispatch_over(fleet_of(worker))
+    evaluated = [Bundle((1,), seed=seed, num_samples=1, is_evaluation=True) for seed in (100, 101)]
+    await asyncio.gather(dispatch.run(singles(20)), dispatch.run(evaluated))
+    assert worker.sampled[:2] == [100, 101]
 
 
 async def test_a_call_that_fails_or_is_cancelled_ends_alone_and_frees_its_places() -> None:
@@ -287,3 +297,57 @@ async def test_what_the_fleet_raises_ends_every_call_and_a_later_one_is_served()
     fleet.workers = working  # type: ignore[method-assign]
     fleet.current["a"].is_hanging = False
     assert len(await dispatch.run(singles(2))) == 2
+
+
+def tokens_of(bundle: Bundle) -> int:
+    return bundle.num_tokens(max_tokens=10)
+
+
+async def test_by_tokens_an_engine_with_few_long_samples_is_busier_than_one_with_many_short_ones() -> None:
+    first, second = FakeWorker("a", is_hanging=True), FakeWorker("b", is_hanging=True)
+    dispatch = dispatch_over(fleet_of(first, second), max_in_flight=16, num_tokens=tokens_of)
+    long = Bundle(prompt_ids=(1,) * 90, seed=0, num_samples=1)  # 100 tokens
+    short = [Bundle(prompt_ids=(2 + index,), seed=1, num_samples=3, max_tokens=9) for index in range(4)]
+    calls = [asyncio.ensure_future(dispatch.run([bundle])) for bundle in (long, *short)]
+    await until_in_flight(second, 12)
+    assert first.in_flight == 1
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("num_elsewhere", "keys"),
+    [(1, ["a", "a", "a"]), (0, ["a", "a", "b"])],
+)
+async def test_bundles_of_a_prompt_stay_with_an_engine_until_it_has_more_than_a_bundle_more_to_do(
+    num_elsewhere: int, keys: list[str]
+) -> None:
+    """The other engine has so many bundles of the same size."""
+    first, second = FakeWorker("a", is_hanging=True), FakeWorker("b", is_hanging=True)
+    fleet = fleet_of(second)
+    dispatch = dispatch_over(fleet, max_in_flight=64, num_tokens=tokens_of)
+    others = [Bundle(prompt_ids=(9,), seed=seed, num_samples=4) for seed in range(0, 4 * num_elsewhere, 4)]
+    calls = [asyncio.ensure_future(dispatch.run(others))]
+    await until_in_flight(second, 4 * num_elsewhere)
+    fleet.current["a"] = first
+    group = [Bundle(prompt_ids=(1,), seed=seed, num_samples=4) for seed in (0, 4, 8)]
+    calls.append(asyncio.ensure_future(dispatch.run(group)))
+    await until_in_flight(first, 4 * keys.count("a"))
+    assert second.in_flight == 4 * (num_elsewhere + keys.count("b"))
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def test_a_prompt_whose_engine_is_lost_stays_with_the_next_one() -> None:
+    lost, good, idle = FakeWorker("a", is_hanging=True), FakeWorker("b"), FakeWorker("c")
+    fleet = fleet_of(lost)
+    dispatch = dispatch_over(fleet, max_in_flight=64, num_tokens=tokens_of)
+    group = [Bundle(prompt_ids=(1,), seed=seed, num_samples=4) for seed in (0, 4, 8)]
+    call = asyncio.ensure_future(dispatch.run(group))
+    await until_in_flight(lost, 12)
+    fleet.current = {"b": good, "c": idle}
+    fleet.lost.add("a")
+    assert [rollout.completion_ids[0] for rollout in await call] == list(range(12))
+    assert (len(good.sampled), len(idle.sampled)) == (8, 4)

@@ -3,6 +3,7 @@
 import math
 from array import array
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ from grpo_runtime.engines.fleet.engine_calls import (
     BadAnswerError,
     Bundle,
     answered_probe_error,
+    num_recomputed,
     probe_call,
     read_rollouts,
+    require_versions,
     sampling_call,
 )
 from grpo_runtime.rollouts.frames import Frame, encode_frame, encode_frames
@@ -179,3 +182,49 @@ def test_what_is_no_frame_is_a_bad_answer(answer: bytes) -> None:
         read_rollouts(answer, bundle=BUNDLE, engine="pod-0", limits=LIMITS)
     with pytest.raises(BadAnswerError):
         answered_probe_error(answer, probe=PROBE, engine="pod-0")
+
+
+def rollout_of(*steps: int) -> Rollout:
+    """One whose tokens were sampled with the weights of these steps, after a prompt of two tokens."""
+    spans = [VersionSpan(PolicyVersion(1, step), index, index + 1) for index, step in enumerate(steps)]
+    ids = tuple(range(len(steps)))
+    return Rollout((5, 6), ids, (-1.0,) * len(steps), tuple(spans), is_terminated=True, engine="pod-0")
+
+
+ALLOWED = [PolicyVersion(1, step) for step in (3, 5, 6)]
+
+
+@pytest.mark.parametrize("steps", [(3,), (3, 3, 5), (3, 6), (6, 6)])
+def test_weights_may_change_within_a_completion_to_newer_ones_that_are_allowed(
+    steps: tuple[int, ...],
+) -> None:
+    require_versions([rollout_of(*steps)], allowed=ALLOWED)
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ((2, 3), "engine pod-0 sampled with weights 1.2, not 1.3 to 1.6"),
+        ((3, 4), "sampled with weights 1.4, not 1.3 to 1.6"),
+        ((6, 7), "sampled with weights 1.7, not 1.3 to 1.6"),
+        ((3, 5, 3), "sampled with weights 1.3 after 1.5"),
+    ],
+    ids=["older", "never given", "not yet given", "back again"],
+)
+def test_other_weights_than_those_allowed_and_older_ones_after_newer_ones_make_an_answer_bad(
+    steps: tuple[int, ...], said: str
+) -> None:
+    with pytest.raises(BadAnswerError, match=said):
+        require_versions([rollout_of(3), rollout_of(*steps)], allowed=ALLOWED)
+
+
+def test_at_each_change_of_weights_the_prompt_and_the_tokens_so_far_are_computed_again() -> None:
+    assert num_recomputed(rollout_of(3)) == 0
+    changed_twice = replace(
+        rollout_of(*[3] * 9),
+        versions=tuple(
+            VersionSpan(version, start, end)
+            for version, start, end in zip(ALLOWED, (0, 4, 7), (4, 7, 9), strict=True)
+        ),
+    )
+    assert num_recomputed(changed_twice) == (2 + 4) + (2 + 7)

@@ -14,7 +14,7 @@ def group(prompt: int, size: int, *, first_seed: int = 0) -> list[GenerateReques
     return [GenerateRequest(prompt_ids=(prompt,), seed=first_seed + sample) for sample in range(size)]
 
 
-def sizes(requests: list[GenerateRequest], *, num_engines: int) -> list[int]:
+def sizes(requests: list[GenerateRequest], *, num_engines: int | None) -> list[int]:
     return [made.num_samples for made in bundle(requests, num_engines=num_engines)]
 
 
@@ -30,6 +30,12 @@ def test_a_large_group_is_several_calls() -> None:
 
 def test_few_prompts_are_cut_up_so_that_every_engine_has_its_share() -> None:
     assert len(sizes(group(1, 64), num_engines=4)) == 4 * MIN_CALLS_PER_ENGINE
+
+
+def test_a_lone_group_stays_whole_where_calls_are_not_shared_out() -> None:
+    assert sizes(group(1, 8), num_engines=4) == [1] * 8
+    assert sizes(group(1, 8), num_engines=None) == [8]
+    assert sizes(group(1, 40), num_engines=None) == [MAX_SAMPLES, MAX_SAMPLES, 8]
 
 
 def test_no_call_is_larger_than_what_an_engine_may_be_given() -> None:

@@ -17,6 +17,7 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines import routes
 from grpo_runtime.engines.fleet.engine_client import EngineClient, open_session
 from grpo_runtime.engines.fleet.engine_sync import SyncFailedError, SyncJob
+from grpo_runtime.weight_sync.interface import NeedsPauseError
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
 pytestmark = pytest.mark.usefixtures("pod_environment")
@@ -83,6 +84,48 @@ async def test_an_engine_is_paused_from_the_call_that_pauses_it_until_it_has_res
     paused = report.paused_seconds
     assert sum(report.phase_seconds[phase] for phase in inside) <= paused
     assert paused <= whole - sum(report.phase_seconds[phase] for phase in after)
+
+
+async def test_an_engine_that_may_receive_while_it_serves_is_paused_to_apply_the_weights_only(
+    engine: FakeEngine, session: aiohttp.ClientSession
+) -> None:
+    was_paused = []
+
+    async def look() -> None:
+        was_paused.append(engine.vllm.is_paused)
+
+    engine.vllm.stages = True
+    for path in (routes.INIT_PATH, routes.UPDATE_PATH, routes.FINISH_PATH, routes.LOGPROBS_PATH):
+        engine.vllm.during[path] = look
+    client = client_of(engine, session)
+    sync = OneEngineSync(client, backend=FAKE_BACKEND, timeout_seconds=GIVE_UP_SECONDS, transfers_first=True)
+    report = await sync.run(job(3))
+    assert was_paused == [False, False, True, False]
+    assert (engine.vllm.weight_version, engine.vllm.weights) == ("1.3", digest(3))
+    phases = ["init", "start", "transfer", "pause", "finish", "resume", "verify", "admit"]
+    assert list(report.phase_seconds) == phases
+
+
+async def test_an_engine_without_the_memory_to_receive_while_it_serves_is_paused_first(
+    engine: FakeEngine, session: aiohttp.ClientSession
+) -> None:
+    class NeedyConnection(FakeConnection):
+        async def update(self, weights: HostCopy) -> None:
+            if not engine.vllm.is_paused:
+                raise NeedsPauseError("it has no memory for 16 bytes beside its model")
+            await super().update(weights)
+
+    engine.vllm.stages = True
+    backend = fake_backend(NeedyConnection)
+    client = client_of(engine, session)
+    sync = OneEngineSync(client, backend=backend, timeout_seconds=GIVE_UP_SECONDS, transfers_first=True)
+    await sync.run(job(1))
+    assert (engine.vllm.weight_version, engine.vllm.weights) == ("1.1", digest(1))
+    # and so from now on
+    engine.vllm.reached.clear()
+    await sync.run(job(2))
+    assert engine.vllm.reached[0] == f"POST {routes.PAUSE_PATH}"
+    assert engine.vllm.weights == digest(2)
 
 
 async def test_an_update_left_open_by_an_earlier_trainer_is_ended_by_the_next(

@@ -21,6 +21,7 @@ from grpo_runtime.engines.fleet.membership import (
     outdated,
     reported_hung,
     seen,
+    serves_no_more,
     shares_syncs,
     stopped_in_sync,
     synced,
@@ -32,7 +33,7 @@ from grpo_runtime.engines.fleet.membership import (
 )
 
 ADDRESS = Address("10.0.0.1", 8000)
-OLD, NEW = PolicyVersion(1, 4), PolicyVersion(1, 5)
+OLD, NEW, NEWER = PolicyVersion(1, 4), PolicyVersion(1, 5), PolicyVersion(1, 6)
 
 
 def identity(*, instance: str = "a", version: str = "") -> Identity:
@@ -65,6 +66,33 @@ def test_only_a_verified_sync_with_the_newest_weights_makes_a_member_current() -
 def test_newer_weights_make_every_member_stale() -> None:
     assert outdated(current()).state == MemberState.STALE
     assert outdated(joining()).state == MemberState.JOINING
+
+
+def test_a_member_still_serves_with_the_weights_before_until_it_is_paused_for_newer_ones() -> None:
+    member = outdated(current(), still_serves=True)
+    assert (member.state, member.may_serve) == (MemberState.STALE, True)
+    # only with the weights right before: those before these are too old
+    assert not outdated(member, still_serves=True).may_serve
+    paused = serves_no_more(member)
+    assert (paused.may_serve, will_answer(paused)) == (False, True)
+    assert synced(paused, NEWER, newest=NEWER, now=3.0).may_serve
+    assert not outdated(current()).may_serve
+
+
+def test_a_member_that_still_serves_and_fails_serves_no_more() -> None:
+    member = outdated(current(), still_serves=True)
+    again = seen(member, identity(version=str(NEW)), newest=NEWER, now=3.0)
+    assert again.may_serve
+    for failed in (
+        failed_sync(member, now=3.0),
+        unhealthy(member, now=3.0),
+        hung(member, "its server does not answer", now=3.0),
+        unanswered(member, now=3.0, lost_after_seconds=10.0),
+        died(member),
+        seen(member, identity(version=""), newest=NEWER, now=3.0),
+        seen(member, identity(instance="b", version=str(NEW)), newest=NEWER, now=3.0),
+    ):
+        assert not failed.may_serve
 
 
 def test_a_restarted_process_starts_from_nothing() -> None:
@@ -160,6 +188,8 @@ def test_counts_leave_out_the_lost_and_addresses_that_have_never_answered() -> N
     stale = replace(current(), state=MemberState.STALE)
     counts = count([current(), stale, joining(), died(current())], desired=4)
     assert (counts.desired, counts.known, counts.current) == (4, 2, 1)
+    still_serving = outdated(current(), still_serves=True)
+    assert count([still_serving], desired=1).current == 1, "it is given work while weights travel to it"
 
 
 WHY = "its engine core does not answer"

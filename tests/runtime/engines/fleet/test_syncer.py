@@ -9,7 +9,18 @@ import aiohttp
 import pytest
 import torch
 from fake_engine_server import FakeConnection, FakeEngine, fake_backend
-from fleet_builder import GIVE_UP_SECONDS, PROBE, TOKENS, fleet_of, fleet_settings_of, hang, sync, until
+from fleet_builder import (
+    GIVE_UP_SECONDS,
+    PROBE,
+    TOKENS,
+    fleet_of,
+    fleet_settings_of,
+    hang,
+    requests,
+    sync,
+    until,
+    versions,
+)
 from weight_sources import FixedWeights
 
 from grpo_api.contract.versions import PolicyVersion
@@ -67,6 +78,21 @@ async def test_no_step_waits_for_an_engine_that_was_too_slow_for_others_and_yet_
         may_go_on.set()
         await until(lambda: fleet.counts().current == 2)
         assert (slow.vllm.weights, slow.vllm.weight_version) == (quick.vllm.weights, "1.2")
+
+
+async def test_once_a_sync_has_returned_no_engine_with_older_weights_is_given_work() -> None:
+    quick, slow = FakeEngine("quick"), FakeEngine("slow")
+    quick.vllm.stages = slow.vllm.stages = True
+    too_slow: set[str] = set()
+    backend = collective_backend(too_slow)
+    async with fleet_of(quick, slow, backend=backend, is_asynchronous=True, max_in_flight=1) as fleet:
+        too_slow.add(await slow.instance())
+        await sync(fleet, step=1)
+        await until(lambda: fleet.counts().current == 2)
+        slow.vllm.during[UPDATE_PATH] = hang
+        assert (await sync(fleet, step=2)).synced == ("quick",)
+        rollouts = await fleet.generate(requests(8))
+        assert ({rollout.engine for rollout in rollouts}, versions(rollouts)) == ({"quick"}, {"1.2"})
 
 
 class ShortLag(Deadlines):

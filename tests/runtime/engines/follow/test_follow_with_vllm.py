@@ -22,7 +22,7 @@ from s3_server import BUCKET, s3_secret, served_bucket
 from transformers import PreTrainedModel
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.export.access import BucketPlace
+from grpo_runtime.export.access import S3Location
 from grpo_runtime.model.load import load_tokenizer
 from grpo_runtime.model.save import files_beside_weights
 from grpo_runtime.model.source import LocalModel
@@ -199,8 +199,8 @@ def test_a_server_follows_a_bucket(tmp_path: Path) -> None:
     write_tiny_model(model_dir)
     policies = {step: changed_policy(model_dir, seed=step) for step in (1, 2)}
     with served_bucket(tmp_path / "s3") as s3:
-        place = BucketPlace(url, endpoint=s3.endpoint)
-        bucket = store_in_bucket(place, credentials=s3_secret(secret), field="weightSync.disk.to")
+        location = S3Location(url, endpoint=s3.endpoint)
+        bucket = store_in_bucket(location, credentials=s3_secret(secret), field="weightSync.disk.to")
         publisher = publisher_to(bucket, model_dir)
         publish(publisher, policies[1], step=1)
         options = ("--endpoint", s3.endpoint, "--credentials", str(secret))

@@ -12,7 +12,7 @@ from s3_server import BUCKET, S3Server, s3_secret, served_bucket
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines.follow.main import FollowOptions, open_versions
 from grpo_runtime.errors import UserError
-from grpo_runtime.export.access import BucketPlace, UploadCredentials
+from grpo_runtime.export.access import S3Location, UploadCredentials
 from grpo_runtime.weight_sync.disk.backend import store_in_bucket
 from grpo_runtime.weight_sync.disk.publisher import Publisher
 from grpo_runtime.weight_sync.disk.store import FolderStore, StoreRefusedError, VersionStore
@@ -49,8 +49,8 @@ def publish(store: VersionStore, step: int) -> str:
 
 
 def in_bucket(s3: S3Server, credentials: UploadCredentials) -> VersionStore:
-    place = BucketPlace(URL, endpoint=s3.endpoint)
-    return store_in_bucket(place, credentials=credentials, field="weightSync.disk.to")
+    location = S3Location(URL, endpoint=s3.endpoint)
+    return store_in_bucket(location, credentials=credentials, field="weightSync.disk.to")
 
 
 def check_copied_from(store: VersionStore, given: FollowOptions) -> None:

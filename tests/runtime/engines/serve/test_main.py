@@ -12,7 +12,15 @@ from pod_builder import run_config
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import TerminationMessage
 from grpo_runtime.engines.serve import main
+from grpo_runtime.engines.vllm.kind import VllmKind
 from grpo_runtime.errors import HubUnreachableError, UserError
+
+
+class CpuBuild(VllmKind):
+    """vLLM for CPU, whichever build is installed here."""
+
+    def is_cpu_build(self) -> bool:
+        return True
 
 
 @pytest.fixture(autouse=True)
@@ -33,11 +41,10 @@ def test_the_number_of_threads_is_set_before_the_model_is_made_and_torch_importe
         raise UserError("no model today")
 
     monkeypatch.setattr(os, "environ", {"PATH": os.environ["PATH"]})
-    monkeypatch.setattr(main, "is_cpu_build", lambda: True)
     monkeypatch.setattr(main, "_prepare", make_no_model)
     environment = guard_environment(tmp_path, run_json=run_json)
     options = main.RolloutOptions(termination_log=tmp_path / "termination-log")
-    assert main.serve(environment, options=options) == ExitCode.USER_ERROR
+    assert main.serve(environment, options=options, kind=CpuBuild()) == ExitCode.USER_ERROR
     assert seen["OMP_NUM_THREADS"] == "1"
     # the model may have to be downloaded
     assert "HF_HUB_OFFLINE" not in seen
@@ -56,11 +63,10 @@ def test_a_vllm_for_cpu_refuses_weights_from_gpus_before_it_downloads_a_model(
     )
     prepared: list[object] = []
     monkeypatch.setattr(os, "environ", {"PATH": os.environ["PATH"]})
-    monkeypatch.setattr(main, "is_cpu_build", lambda: True)
     monkeypatch.setattr(main, "_prepare", prepared.append)
     environment = guard_environment(tmp_path, run_json=run.model_dump_json(by_alias=True))
     options = main.RolloutOptions(termination_log=tmp_path / "termination-log")
-    assert main.serve(environment, options=options) == ExitCode.USER_ERROR
+    assert main.serve(environment, options=options, kind=CpuBuild()) == ExitCode.USER_ERROR
     assert f"weights by {name} need a GPU in the rollout pods" in options.termination_log.read_text()
     assert prepared == []
 
@@ -72,11 +78,10 @@ def test_an_engine_that_cannot_reach_the_hub_ends_as_transient_with_a_reason_of_
         raise HubUnreachableError("model.source (hf://org/tiny): the Hub cannot be reached")
 
     monkeypatch.setattr(os, "environ", {"PATH": os.environ["PATH"]})
-    monkeypatch.setattr(main, "is_cpu_build", lambda: True)
     monkeypatch.setattr(main, "_prepare", download_nothing)
     options = main.RolloutOptions(termination_log=tmp_path / "termination-log")
     environment = guard_environment(tmp_path, run_json=run_json)
-    assert main.serve(environment, options=options) == ExitCode.TRANSIENT
+    assert main.serve(environment, options=options, kind=CpuBuild()) == ExitCode.TRANSIENT
     written = TerminationMessage.model_validate_json(options.termination_log.read_text())
     assert (written.reason, written.exit_code) == ("HubUnreachable", 75)
     assert "hf://org/tiny" in written.message

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,63 @@ async def gives_up_a_turn(conversation: Any) -> None:
     writer = await is_asked
     turn.cancel()
     writer.close()
+
+
+HAPPENED: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+"""In this process."""
+
+
+async def waits_for_the_second_sample(conversation: Any) -> None:
+    """The tool of the first sample answers once the second one needs no other turn."""
+    await conversation.sample(max_tokens=1)
+    if conversation.sample_index == 0:
+        await HAPPENED["the second sample needs no turn"].wait()
+    else:
+        await conversation.sample(max_tokens=1)
+        await conversation.sample(max_tokens=1)
+        asyncio.get_running_loop().call_soon(HAPPENED["the second sample needs no turn"].set)
+        return
+    await conversation.sample(max_tokens=1)
+
+
+FAILURES: list[str] = []
+
+
+async def waits_for_three_failures(conversation: Any, answer: str) -> None:
+    await conversation.sample(max_tokens=1)
+    if answer == "raises":
+        FAILURES.append(answer)
+        if len(FAILURES) == 3:
+            HAPPENED["three failures"].set()
+        raise ValueError("the tool is gone")
+    await HAPPENED["three failures"].wait()
+    await conversation.sample(max_tokens=1)
+
+
+async def notes_its_process(conversation: Any, answer: str) -> None:
+    note(f"{os.getpid()}\n")
+    if answer == "samples":
+        await conversation.sample(max_tokens=1)
+        return
+    turn = await conversation.sample(max_tokens=2)
+    assert len(turn.token_ids) == 2
+    if is_first_call():
+        await {"hangs": hangs, "dies": dies, "waits": waits}[answer](conversation)
+
+
+async def waits(conversation: Any) -> None:
+    await asyncio.Event().wait()
+
+
+async def waits_for_one_that_is_given_up(conversation: Any, answer: str) -> None:
+    if answer == "waits":
+        await HAPPENED["it was given up"].wait()
+        await conversation.sample(max_tokens=2)
+        return
+    try:
+        await conversation.sample(max_tokens=1)
+    finally:
+        HAPPENED["it was given up"].set()
 
 
 async def samples_twice_at_once(conversation: Any) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,16 @@ from grpo_runtime.errors import UserError
 from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.model.tiny import char_tokenizer
 from grpo_runtime.process.user_code import FunctionFile
+from grpo_runtime.rollouts.collect import Source
 from grpo_runtime.rollouts.function.turns import FunctionOptions, RolloutFunction
 from grpo_runtime.rollouts.group import Group
-from grpo_runtime.rollouts.interface import GenerateRequest, OnFinished, Rollout, VersionSpan
+from grpo_runtime.rollouts.interface import (
+    FunctionFailedError,
+    GenerateRequest,
+    OnFinished,
+    Rollout,
+    VersionSpan,
+)
 
 MAX_TOKENS = 8
 PAUSES = (0.0, 0.01)
@@ -33,7 +41,8 @@ FROM_THE_JOURNAL = Rollout(PROMPT_IDS, (1,), (-1.0,), (), True, "fake")
 class CountingEngines:
     """Samples tokens 50, 51, ..., as many as a request may have; logprobs say in which call and where."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_concurrent: bool = False) -> None:
+        self.is_concurrent = is_concurrent
         self.calls: list[list[GenerateRequest]] = []
         self.is_awake = False
 
@@ -66,6 +75,28 @@ class CountingEngines:
         self.is_awake = False
 
 
+def function_of(
+    function: str | Path,
+    *,
+    timeout_seconds: float = 60,
+    max_turns: int | None = None,
+    hang_seconds: float = HUNG_SECONDS,
+) -> RolloutFunction:
+    """One of the examples, or of a file."""
+    is_file = isinstance(function, Path)
+    file = FunctionFile(path=Path(function), function="roll", place="key a of ConfigMap b")
+    options = FunctionOptions(
+        function=None if is_file else f"rollout_examples:{function}",
+        file=file if is_file else None,
+        timeout_seconds=timeout_seconds,
+        max_turns=max_turns,
+        max_tokens=MAX_TOKENS,
+    )
+    return RolloutFunction(
+        options, decoder=DECODER, vocab_size=len(TOKENIZER), pauses_seconds=PAUSES, hang_seconds=hang_seconds
+    )
+
+
 async def make(
     function: str | Path,
     *,
@@ -76,19 +107,9 @@ async def make(
     told: list[int] | None = None,
 ) -> list[Rollout]:
     """The completions of the step that follows two."""
-    is_file = isinstance(function, Path)
-    file = FunctionFile(path=Path(function), function="roll", place="key a of ConfigMap b")
-    options = FunctionOptions(
-        function=None if is_file else f"rollout_examples:{function}",
-        file=file if is_file else None,
-        timeout_seconds=timeout_seconds,
-        max_turns=max_turns,
-        max_tokens=MAX_TOKENS,
-    )
     engines = engines or CountingEngines()
-    async with RolloutFunction(
-        options, decoder=DECODER, vocab_size=len(TOKENIZER), pauses_seconds=PAUSES
-    ) as rollout_function:
+    running = function_of(function, timeout_seconds=timeout_seconds, max_turns=max_turns)
+    async with running as rollout_function:
         group = Group(step=2, number=0, prompt=PROMPT, requests=REQUESTS)
         for index in set(range(len(REQUESTS))) - set(of):
             group.rollouts[index] = FROM_THE_JOURNAL
@@ -103,6 +124,18 @@ async def make(
         rollouts = [group.completions[index] for index in of]
     assert not engines.is_awake
     return rollouts
+
+
+async def sample_group(source: Source, answer: str) -> Rollout:
+    """The completion of a group of its own, which a function knows by its answer."""
+    prompt = replace(PROMPT, columns={"answer": answer})
+    group = Group(step=2, number=0, prompt=prompt, requests=REQUESTS[:1])
+
+    def take(_: Group, index: int, rollout: Rollout) -> None:
+        group.rollouts[index] = rollout
+
+    await source.sample([group], take=take, stays_awake=True)
+    return group.completions[0]
 
 
 @pytest.fixture(autouse=True)
@@ -149,6 +182,24 @@ async def test_a_turn_follows_everything_before_it_with_a_seed_and_a_length_of_i
 async def test_a_completion_is_the_same_whatever_others_are_made_with_it() -> None:
     both = await make("with_a_tool")
     assert [await make("with_a_tool", of=[index]) for index in (0, 1)] == [[one] for one in both]
+
+
+async def test_a_completion_is_the_same_where_the_engines_take_each_turn_at_once() -> None:
+    engines = CountingEngines(is_concurrent=True)
+    separate, together = await make("with_a_tool", engines=engines), await make("with_a_tool")
+    assert {len(call) for call in engines.calls} == {1}
+    assert len(engines.calls) == 5
+    for name in ("completion_ids", "loss_mask", "is_terminated"):
+        assert [getattr(one, name) for one in separate] == [getattr(one, name) for one in together]
+
+
+@pytest.mark.parametrize("is_concurrent", [False, True])
+async def test_a_completion_does_not_wait_for_the_tool_of_another_one(is_concurrent: bool) -> None:
+    finished: list[int] = []
+    engines = CountingEngines(is_concurrent=is_concurrent)
+    rollouts = await make("waits_for_the_second_sample", engines=engines, told=finished)
+    assert finished == [1, 0]
+    assert [rollout.completion_ids for rollout in rollouts] == [(50, 50), (50, 50, 50)]
 
 
 async def test_a_completion_of_one_turn_is_the_one_that_the_engines_make_without_a_function() -> None:
@@ -239,6 +290,86 @@ async def test_a_function_that_hangs_when_all_are_finished_costs_nothing(
     assert len(engines.calls) == 1
 
 
+async def test_a_function_that_raises_fails_its_own_call_and_leaves_the_process_to_the_others() -> None:
+    async with function_of("waits_for_three_failures") as function:
+        source = function.over(CountingEngines(is_concurrent=True))  # type: ignore[arg-type]
+        other = asyncio.create_task(sample_group(source, "waits"))
+        with pytest.raises(FunctionFailedError, match=r"It was tried 3 times$"):
+            await sample_group(source, "raises")
+        assert (await other).completion_ids == (50, 50)
+
+
+class HoldingEngines(CountingEngines):
+    """Give the first turn that has one token only when they are released."""
+
+    def __init__(self) -> None:
+        super().__init__(is_concurrent=True)
+        self.is_holding, self.is_released = asyncio.Event(), asyncio.Event()
+
+    async def generate(
+        self,
+        requests: Sequence[GenerateRequest],
+        *,
+        on_finished: OnFinished | None = None,
+        stays_awake: bool = False,
+    ) -> list[Rollout]:
+        if requests[0].max_tokens == 1 and not self.is_holding.is_set():
+            self.is_holding.set()
+            await self.is_released.wait()
+        return await super().generate(requests, on_finished=on_finished, stays_awake=stays_awake)
+
+
+async def test_a_tool_that_is_late_fails_its_own_call_and_leaves_the_process_to_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("HAS_FAILED", str(tmp_path / "has-failed"))
+    monkeypatch.setenv("CALLS", str(tmp_path / "processes"))
+    engines = HoldingEngines()
+    async with function_of("notes_its_process", timeout_seconds=2) as function:
+        source = function.over(engines)  # type: ignore[arg-type]
+        other = asyncio.create_task(sample_group(source, "samples"))
+        await engines.is_holding.wait()
+        assert (await sample_group(source, "waits")).completion_ids == (50, 51)
+        engines.is_released.set()
+        assert (await other).completion_ids == (50,)
+    assert "it did not answer within 2 s" in caplog.text
+    first, *others = (tmp_path / "processes").read_text().split()
+    assert others == [first] * 2
+
+
+@pytest.mark.parametrize("fails", ["hangs", "dies"])
+async def test_all_calls_notice_a_process_that_hangs_or_dies_and_one_other_is_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fails: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("HAS_FAILED", str(tmp_path / "has-failed"))
+    monkeypatch.setenv("CALLS", str(tmp_path / "processes"))
+    engines = HoldingEngines()
+    async with function_of("notes_its_process", timeout_seconds=2, hang_seconds=0.2) as function:
+        source = function.over(engines)  # type: ignore[arg-type]
+        others = [asyncio.create_task(sample_group(source, "samples")) for _ in range(2)]
+        await engines.is_holding.wait()
+        assert (await sample_group(source, fails)).completion_ids == (50, 51)
+        # of one of them the turn is still held
+        assert [one.completion_ids for one in await asyncio.gather(*others)] == [(50,), (50,)]
+    processes = (tmp_path / "processes").read_text().split()
+    assert len(set(processes)) == 2
+    why = {"hangs": "its event loop was blocked for more than 0.2 s", "dies": "its process ended with code 3"}
+    assert f"in step 3: {why[fails]}: give" in caplog.text
+
+
+async def test_a_call_that_is_given_up_ends_its_conversations_and_no_others() -> None:
+    engines = HoldingEngines()
+    async with function_of("waits_for_one_that_is_given_up") as function:
+        source = function.over(engines)  # type: ignore[arg-type]
+        given_up = asyncio.create_task(sample_group(source, "is given up"))
+        other = asyncio.create_task(sample_group(source, "waits"))
+        await engines.is_holding.wait()
+        given_up.cancel()
+        async with asyncio.timeout(HUNG_SECONDS):
+            assert (await other).completion_ids == (50, 51)
+        assert given_up.cancelled()
+
+
 class CallingEngines(CountingEngines):
     """Connects to the server of the function while the second turn is sampled, until it hangs up."""
 
@@ -276,8 +407,8 @@ async def test_what_a_function_has_begun_goes_on_while_a_turn_is_sampled(
     [
         ("raises", "raised ValueError: the tool is gone for row 5 of the dataset in step 3: catch what"),
         ("samples_twice_at_once", "raised RuntimeError: sample was called while another turn"),
-        ("hangs", r"in step 3: it did not answer within 0\.5 s: give what it waits for a deadline"),
-        ("dies", "in step 3: its process ended with code 3"),
+        ("hangs", r"turn for row 5 of the dataset in step 3: it did not answer within 0\.5 s: give what it"),
+        ("dies", "to its next turn in step 3: its process ended with code 3"),
         ("adds_what_no_tokenizer_has", "added token 99, but tokenizer and model have 99"),
         ("fills_the_room", "sampled no turn for row 5 of the dataset before it ended or sampling.maxTokens"),
         ("adds_half_a_character", "the function added text that is not Unicode"),

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 from collections.abc import Mapping
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
@@ -45,6 +46,7 @@ class EngineActor:
         connection = Connection(rank.detach())
         environment: Mapping[str, str] = receive(connection).header["environment"]
         become(environment)
-        from grpo_runtime.engines.colocated.engine_child import make_vllm_engine, serve_to_the_end
+        from grpo_runtime.engines.colocated.engine_child import make_engine_of, serve_to_the_end
+        from grpo_runtime.engines.registry import engine_kind
 
-        serve_to_the_end(connection, make_engine=make_vllm_engine)
+        serve_to_the_end(connection, make_engine=partial(make_engine_of, engine_kind()))

@@ -20,7 +20,7 @@ from grpo_api.contract.exit_codes import ExitCode
 from grpo_runtime.engines.colocated.child_messages import receive, send
 from grpo_runtime.engines.colocated.engine_process import spawned, start_watched
 from grpo_runtime.engines.colocated.rank_messages import Channel, broadcast_message
-from grpo_runtime.engines.colocated.ray.layout import LOOPBACK, NodePlace, RayShape, ray_environment
+from grpo_runtime.engines.colocated.ray.layout import LOOPBACK, NodeOptions, RayShape, ray_environment
 from grpo_runtime.engines.colocated.ray.node_folder import TOKEN_FILE, NodeFolder, log_tails, write_token
 from grpo_runtime.errors import KnownError, UserError
 from grpo_runtime.process.lifetime import at_end
@@ -108,17 +108,17 @@ class RayPod:
     """The process of this pod that talks to Ray. It ends with this one."""
 
     def __init__(
-        self, place: NodePlace, *, environment: Mapping[str, str], command: tuple[str, ...] = POD_PROCESS
+        self, options: NodeOptions, *, environment: Mapping[str, str], command: tuple[str, ...] = POD_PROCESS
     ) -> None:
         """Start it. Raises RayLostError when it ends at once."""
-        self._folder = place.folder
+        self._folder = options.folder
         self._has_failed = False
         started, self._watcher = start_watched(
             spawned(command, environment), lambda running: running.process.end(), name="watch-ray"
         )
         self._process, self._connection = started.process, started.connection
         try:
-            send(self._connection, {**asdict(place), "folder": str(place.folder)})
+            send(self._connection, {**asdict(options), "folder": str(options.folder)})
         except OSError as error:
             lost = self._failed("Ray ended in this pod while it started; see the log")
             self.close()
@@ -170,7 +170,7 @@ def _start(member: RayMember, environment: Mapping[str, str], *, pod: int, head:
     (member.run_dir / _FOLDER_LINK).symlink_to(folder.path)
     logger.info("starting Ray in this pod, in %s", folder.path)
     started = RayPod(
-        NodePlace(pod=pod, shape=member.shape, address=address, head=head, folder=folder.path),
+        NodeOptions(pod=pod, shape=member.shape, address=address, head=head, folder=folder.path),
         environment=ray_environment(environment, folder=folder.path, address=address),
     )
     # before the folder is removed: what was registered last is called first

@@ -58,9 +58,9 @@ def actor_gpus(shape: RayShape) -> float:
 
 
 @dataclass(frozen=True)
-class NodePlace:
-    """Which pod a node is started in. `address` is the pod's own, and LOOPBACK where all pods are on one
-    machine; `head` is where the first node listens, and None on that one. `folder` is the node's."""
+class NodeOptions:
+    """What the node of a pod is started with. `address` is the pod's own, and LOOPBACK where all pods are on
+    one machine; `head` is where the first node listens, and None on that one. `folder` is the node's."""
 
     pod: int
     shape: RayShape
@@ -69,17 +69,17 @@ class NodePlace:
     folder: Path
 
 
-def node_settings(place: NodePlace) -> dict[str, Any]:
+def node_settings(options: NodeOptions) -> dict[str, Any]:
     """The names are those of Ray's `RayParams`."""
-    shape = place.shape
+    shape = options.shape
     of_head = {"gcs_server_port": 0, "include_dashboard": False, "no_monitor": True}
     return {
-        **(of_head if place.head is None else {"gcs_address": place.head}),
-        "node_ip_address": place.address,
-        "temp_dir": str(place.folder / RAY_FOLDER),
+        **(of_head if options.head is None else {"gcs_address": options.head}),
+        "node_ip_address": options.address,
+        "temp_dir": str(options.folder / RAY_FOLDER),
         "num_cpus": shape.ranks_per_pod,
         "num_gpus": shape.ranks_per_pod if shape.has_gpus else 0,
-        "resources": {node_resource(place.pod): 1.0},
+        "resources": {node_resource(options.pod): 1.0},
         "object_store_memory": OBJECT_STORE_BYTES,
         "include_log_monitor": False,
     }

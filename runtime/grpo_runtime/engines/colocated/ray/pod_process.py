@@ -32,7 +32,7 @@ from grpo_runtime.engines.colocated.ray.actor import EngineActor
 from grpo_runtime.engines.colocated.ray.layout import (
     GROUP_NAME,
     NAMESPACE,
-    NodePlace,
+    NodeOptions,
     RayShape,
     actor_gpus,
     bundles,
@@ -60,14 +60,14 @@ def main(arguments: Sequence[str]) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s ray %(levelname)s %(name)s: %(message)s")
     rank = Connection(descriptor)
-    place = _place(receive(rank).header)
+    options = _options(receive(rank).header)
     try:
-        head = _start_node(place).address
+        head = _start_node(options).address
         logger.info("Ray listens at %s", head)
         ray.init(head, namespace=NAMESPACE, log_to_driver=False, configure_logging=False)
-        group = _group(place)
+        group = _group(options)
         # before any rank learns that it may ask
-        listener = Listener(str(place.folder / ENGINES_SOCKET), backlog=place.shape.ranks_per_pod)
+        listener = Listener(str(options.folder / ENGINES_SOCKET), backlog=options.shape.ranks_per_pod)
         send(rank, {"head": head})
         if not group.wait(_PLACED_SECONDS):
             raise PlacementError(
@@ -79,11 +79,11 @@ def main(arguments: Sequence[str]) -> NoReturn:
         raise
     while True:
         engine = listener.accept()
-        threading.Thread(target=_host, args=(engine, group, place.shape), daemon=True).start()
+        threading.Thread(target=_host, args=(engine, group, options.shape), daemon=True).start()
 
 
-def _place(message: Mapping[str, Any]) -> NodePlace:
-    return NodePlace(
+def _options(message: Mapping[str, Any]) -> NodeOptions:
+    return NodeOptions(
         pod=message["pod"],
         shape=RayShape(**message["shape"]),
         address=message["address"],
@@ -92,10 +92,13 @@ def _place(message: Mapping[str, Any]) -> NodePlace:
     )
 
 
-def _start_node(place: NodePlace) -> Node:
+def _start_node(options: NodeOptions) -> Node:
     """Start the pod's node. The kernel ends its processes with this one, and this one ends with them."""
     node = Node(
-        RayParams(**node_settings(place)), head=place.head is None, shutdown_at_exit=True, spawn_reaper=True
+        RayParams(**node_settings(options)),
+        head=options.head is None,
+        shutdown_at_exit=True,
+        spawn_reaper=True,
     )
     threading.Thread(target=_end_with, args=(node,), name="watch-node", daemon=True).start()
     return node
@@ -110,10 +113,10 @@ def _end_with(node: Node) -> None:
             os._exit(1)
 
 
-def _group(place: NodePlace) -> PlacementGroup:
+def _group(options: NodeOptions) -> PlacementGroup:
     """The placement group of the job, which the first pod makes."""
-    if place.head is None:
-        made: PlacementGroup = placement_group(bundles(place.shape), strategy="PACK", name=GROUP_NAME)
+    if options.head is None:
+        made: PlacementGroup = placement_group(bundles(options.shape), strategy="PACK", name=GROUP_NAME)
         return made
     found: PlacementGroup = get_placement_group(GROUP_NAME)
     return found

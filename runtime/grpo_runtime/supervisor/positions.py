@@ -1,5 +1,5 @@
-"""What the training processes of an attempt are doing, as the supervisors of its pods report to each
-other."""
+"""Positions of the training processes of an attempt, which is what each of them does, as the supervisors of
+its pods report them to each other."""
 
 import http.client
 import logging
@@ -26,8 +26,8 @@ _WAITS = "waits "
 _MAX_TOLD = 4
 
 
-class RankPlace(ApiModel):
-    """One training process."""
+class RankPosition(ApiModel):
+    """The position of one training process."""
 
     rank: int
     """Among those of all pods."""
@@ -47,28 +47,28 @@ class RankPlace(ApiModel):
         return (0 if self.state in HELD else 2 if self.doing.startswith(_WAITS) else 1, self.rank)
 
 
-class PlacesOfPod(ApiModel):
-    """The training processes of one pod."""
+class PodPositions(ApiModel):
+    """The positions of all training processes of one pod."""
 
     attempt: int
     node_index: int
-    places: tuple[RankPlace, ...]
+    positions: tuple[RankPosition, ...]
 
 
-def places_of_pod(settings: TrainerSettings) -> PlacesOfPod:
+def positions_of_pod(settings: TrainerSettings) -> PodPositions:
     """What the training processes of this pod do now."""
     first = settings.node_index * settings.run_config.topology.processes_per_node
-    places = tuple(_places(settings.run_dir, first_rank=first))
-    return PlacesOfPod(attempt=settings.attempt, node_index=settings.node_index, places=places)
+    positions = tuple(_positions(settings.run_dir, first_rank=first))
+    return PodPositions(attempt=settings.attempt, node_index=settings.node_index, positions=positions)
 
 
-def _places(run_dir: Path, *, first_rank: int) -> Iterator[RankPlace]:
+def _positions(run_dir: Path, *, first_rank: int) -> Iterator[RankPosition]:
     for local_rank, position in read_positions(run_dir).items():
         try:
             state = kernel_state(position.pid)
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
-        yield RankPlace(rank=first_rank + local_rank, state=state, doing=position.doing)
+        yield RankPosition(rank=first_rank + local_rank, state=state, doing=position.doing)
 
 
 def addresses_of(host: str) -> set[str]:
@@ -81,7 +81,7 @@ def ask_other_pods(
     *,
     port: int = TRAINER_PORT,
     resolve: Callable[[str], Collection[str]] = addresses_of,
-) -> list[PlacesOfPod]:
+) -> list[PodPositions]:
     """What the training processes of the other trainer pods of this attempt do, as far as they answer. All
     have one headless Service, by which they find the first."""
     _, _, service = settings.master_addr.partition(".")
@@ -99,11 +99,11 @@ def ask_other_pods(
     ]
 
 
-def _ask(host: str, port: int) -> PlacesOfPod | None:
+def _ask(host: str, port: int) -> PodPositions | None:
     connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_SECONDS)
     try:
         connection.request("GET", POSITIONS_PATH)
-        return PlacesOfPod.model_validate_json(connection.getresponse().read(_MAX_BYTES))
+        return PodPositions.model_validate_json(connection.getresponse().read(_MAX_BYTES))
     except (OSError, http.client.HTTPException, ValidationError) as error:
         logger.warning("trainer pod at %s does not say where its processes are: %s", host, error)
         return None
@@ -111,12 +111,12 @@ def _ask(host: str, port: int) -> PlacesOfPod | None:
         connection.close()
 
 
-def describe(pods: Sequence[PlacesOfPod], *, silent: Sequence[int] = ()) -> str:
+def describe(pods: Sequence[PodPositions], *, silent: Sequence[int] = ()) -> str:
     """Where the processes of these pods are, those first that hold the others up, and which pods, by node
     index, were asked and are `silent`."""
-    places = sorted((place for pod in pods for place in pod.places), key=lambda place: place.order)
-    parts = [place.sentence for place in places[:_MAX_TOLD]]
-    if len(places) > _MAX_TOLD:
-        parts.append(f"{len(places) - _MAX_TOLD} more ranks")
+    positions = sorted((each for pod in pods for each in pod.positions), key=lambda each: each.order)
+    parts = [position.sentence for position in positions[:_MAX_TOLD]]
+    if len(positions) > _MAX_TOLD:
+        parts.append(f"{len(positions) - _MAX_TOLD} more ranks")
     parts += [f"trainer pod {index} does not answer" for index in silent[:_MAX_TOLD]]
     return "; ".join(parts)

@@ -14,13 +14,13 @@ from pod_builder import run_config, trainer_environment
 from grpo_runtime.report.position import OwnPosition, position_path
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
 from grpo_runtime.supervisor.endpoint import Endpoint
-from grpo_runtime.supervisor.places import (
-    PlacesOfPod,
-    RankPlace,
+from grpo_runtime.supervisor.positions import (
+    PodPositions,
+    RankPosition,
     addresses_of,
     ask_other_pods,
     describe,
-    places_of_pod,
+    positions_of_pod,
 )
 
 NODES, RANKS = 3, 2
@@ -38,25 +38,25 @@ def at(folder: Path, what: str, *, local_rank: int) -> None:
     OwnPosition(position_path(folder, local_rank)).at(what)
 
 
-def place(rank: int, doing: str = "waits for the other ranks", *, state: str = "S") -> RankPlace:
-    return RankPlace(rank=rank, state=state, doing=doing)
+def position(rank: int, doing: str = "waits for the other ranks", *, state: str = "S") -> RankPosition:
+    return RankPosition(rank=rank, state=state, doing=doing)
 
 
-def pod(index: int, *places: RankPlace, attempt: int = 1) -> PlacesOfPod:
-    return PlacesOfPod(attempt=attempt, node_index=index, places=places)
+def pod(index: int, *positions: RankPosition, attempt: int = 1) -> PodPositions:
+    return PodPositions(attempt=attempt, node_index=index, positions=positions)
 
 
 def test_a_pod_tells_its_ranks_by_their_numbers_among_all(tmp_path: Path) -> None:
     second = settings(tmp_path, index=1)
     at(second.run_dir, "loads the model", local_rank=0)
     at(second.run_dir, "computes gradients", local_rank=1)
-    found = places_of_pod(second)
+    found = positions_of_pod(second)
     assert (found.attempt, found.node_index) == (1, 1)
-    assert [(each.rank, each.doing) for each in found.places] == [
+    assert [(each.rank, each.doing) for each in found.positions] == [
         (2, "loads the model"),
         (3, "computes gradients"),
     ]
-    assert {each.state for each in found.places} <= {"R", "S"}
+    assert {each.state for each in found.positions} <= {"R", "S"}
 
 
 def test_a_process_that_has_ended_is_nowhere(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_process_that_has_ended_is_nowhere(tmp_path: Path) -> None:
         at(own.run_dir, "updates the weights", local_rank=0)
         os._exit(0)
     os.waitpid(pid, 0)
-    assert places_of_pod(own).places == ()
+    assert positions_of_pod(own).positions == ()
 
 
 @pytest.mark.parametrize(
@@ -80,14 +80,14 @@ def test_a_process_that_has_ended_is_nowhere(tmp_path: Path) -> None:
     ],
 )
 def test_what_holds_a_process_is_said(state: str, sentence: str) -> None:
-    assert describe([pod(0, place(1, "computes gradients", state=state))]) == sentence
+    assert describe([pod(0, position(1, "computes gradients", state=state))]) == sentence
 
 
 def test_who_holds_the_others_up_comes_first() -> None:
     pods = [
-        pod(0, place(0), place(1, "computes gradients")),
-        pod(1, place(2, state="T"), place(3, "updates the weights", state="D")),
-        pod(2, place(4)),
+        pod(0, position(0), position(1, "computes gradients")),
+        pod(1, position(2, state="T"), position(3, "updates the weights", state="D")),
+        pod(2, position(4)),
     ]
     first, *others = describe(pods).split("; ")
     assert first == "rank 2 is stopped (by SIGSTOP) while it waits for the other ranks"
@@ -96,7 +96,7 @@ def test_who_holds_the_others_up_comes_first() -> None:
 
 
 def test_pods_that_do_not_answer_are_named() -> None:
-    found = describe([pod(0, place(0))], silent=[1, 2])
+    found = describe([pod(0, position(0))], silent=[1, 2])
     assert found.endswith("; trainer pod 1 does not answer; trainer pod 2 does not answer")
 
 
@@ -112,7 +112,7 @@ def served(pods: dict[str, Endpoint], tmp_path: Path, *, index: int, port: int =
     pods[host] = Endpoint(
         progress=lambda: None,
         metrics=lambda: None,
-        positions=lambda: places_of_pod(of_pod).model_dump_json(by_alias=True).encode(),
+        positions=lambda: positions_of_pod(of_pod).model_dump_json(by_alias=True).encode(),
         port=port,
         host=host,
     )
@@ -133,15 +133,15 @@ def test_the_first_pod_asks_the_others_and_not_itself(tmp_path: Path, pods: dict
     served(pods, tmp_path, index=1, port=port)
     [other] = ask_other_pods(settings(tmp_path), port=port, resolve=three_addresses)
     assert other.node_index == 1
-    assert [(each.rank, each.doing) for each in other.places] == [(3, "updates the weights")]
+    assert [(each.rank, each.doing) for each in other.positions] == [(3, "updates the weights")]
 
 
 @pytest.mark.parametrize(
     "answer",
     [
         b"not json",
-        b'{"attempt": 2, "nodeIndex": 1, "places": []}',
-        b'{"attempt": 1, "nodeIndex": 1, "places": [{"rank": 2, "state": "S", "doing": "%s"}]}'
+        b'{"attempt": 2, "nodeIndex": 1, "positions": []}',
+        b'{"attempt": 1, "nodeIndex": 1, "positions": [{"rank": 2, "state": "S", "doing": "%s"}]}'
         % (b"x" * 300),
         b"[" * 100_000,
     ],

@@ -1,0 +1,43 @@
+"""Compare asynchronous training with synchronous training: `python bench/asynchronous.py --help`."""
+
+import os
+import sys
+
+from grpo_async.options import parse_options
+
+_DESCRIPTION = """\
+How much faster training is with `async` than without, on the same prompts and seeds, at maxStaleness 2 and 4.
+
+  a   a rollout function whose tool takes .2 to 5 s (a bounded Pareto distribution, by the seed of each
+      completion), on a real engine. What a step costs beside its tools is measured
+  b   completions of 16 to 1024 tokens (likewise) on scripted engines, which take a millisecond for a token,
+      behind the product's dispatch and in its training loop. A training step takes .15 s, a sync .02 s
+  c   the copy job on a real engine, whose completions are short and even: where trainer and engine keep the
+      cores busy that they share, async can only tie or lose
+
+The ways run in turn. Their speed is that of steps 6 to the last of the synchronous run; the ratio is how many
+times as fast as that each is, the median over pairs of runs, which have other seeds. The columns:
+
+  of simulation   the speed, as a share of that of a simulation of the same draws in which only the tools or
+                  tokens, training and weight syncs take time; in (a) these two as long as in the run
+  staleness       the mean age of groups when they are trained, in steps
+  N steps         until the last step of the synchronous run, from the beginning of the first
+  reward then     in the last steps before the synchronous run has ended; asynchronous runs have more steps
+  generate, sync, train   what the trainer does in a step, means
+
+Ends with 1 when a goal is missed: in (a) 1.8 and 2.5 times as fast, in (a) and (b) .9 of the
+simulation of asynchronous runs.
+
+  python bench/asynchronous.py                     all cases, some ten minutes
+  python bench/asynchronous.py --cases b --pairs 1   a minute
+  python bench/asynchronous.py --json out.jsonl    and every step in a file
+"""
+
+if __name__ == "__main__":
+    options = parse_options(_DESCRIPTION)
+    # read when torch is imported
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # slow imports, which --help does not need
+    from grpo_async.run import run
+
+    sys.exit(run(options))

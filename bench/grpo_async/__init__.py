@@ -1,0 +1,6 @@
+"""How much faster asynchronous training is than synchronous training, and what keeps it from being faster.
+
+`cases` is the list of what is measured, `draws` has the random numbers and `tool` the user's code of (a).
+`simulation` says what a run takes whose product costs nothing, `steps` what one took; both are pure.
+`engine_runs` trains on real engines, `scripted_runs` on scripted ones.
+"""

@@ -1,0 +1,59 @@
+"""A job whose engines sample while it trains, on real pods: an engine and a training process are killed."""
+
+import json
+
+import pytest
+
+from grpo_demo.follow import condition
+from grpo_runtime.report.metrics_file import METRICS_FILE, parse_metrics
+from grpo_scenarios.kill import KILL_A_RANK
+from grpo_scenarios.namespace import Namespace, copy_job, volume_claim
+from grpo_scenarios.pace import hurry, slow_down
+
+pytestmark = pytest.mark.cluster
+
+JOB, CLAIM = "ahead", "runs"
+STEPS, MAX_STALENESS = 60, 2
+
+
+def test_a_job_that_samples_ahead_bears_kills_and_trains_nothing_that_is_too_old(
+    namespace: Namespace,
+) -> None:
+    job = copy_job(
+        JOB,
+        claim=CLAIM,
+        algorithm={"steps": STEPS},
+        checkpoint={"everySteps": 20},
+        **{"async": {"maxStaleness": MAX_STALENESS}},
+    )
+    namespace.apply(slow_down(job, seconds=0.2, is_held=True), volume_claim(CLAIM), job)
+    namespace.wait_for_step(JOB, 5)
+    engines = sorted(pod["metadata"]["name"] for pod in namespace.pods_of(JOB, "rollout"))
+    namespace.delete_pod(engines[0], is_graceful=False)
+    namespace.wait_for_step(JOB, 25)
+    shown = namespace.status(JOB)["async"]
+    assert 0 < float(shown["meanStaleness"]) <= shown["maxStaleness"] <= MAX_STALENESS
+    (trainer,) = namespace.pods_of(JOB, "trainer")
+    namespace.execute(trainer["metadata"]["name"], "python3.11", "-c", KILL_A_RANK)
+    namespace.wait_until(lambda: namespace.status(JOB).get("attempt") == 2, "attempt 2", timeout_seconds=120)
+    hurry(namespace, claim=CLAIM)
+    namespace.wait_for_finish(JOB, timeout_seconds=300)
+
+    assert condition(namespace.job(JOB), "Complete") == "True", namespace.describe()
+    steps = [record.values for record in namespace.metrics(CLAIM)]
+    assert len(steps) == STEPS
+    staleness = [values["async/staleness/max"] for values in steps]
+    assert max(staleness) <= MAX_STALENESS and sum(staleness) > STEPS / 2
+    assert max(values.get("sync/max_probe_error", 0.0) for values in steps) <= 1e-4
+    assert (
+        sum(values["reward"] for values in steps[-10:]) / 10
+        > sum(values["reward"] for values in steps[:10]) / 10
+    )
+
+    records = parse_metrics((namespace.output_folder(CLAIM) / METRICS_FILE).read_text())
+    checksums = {attempt: {} for attempt in (1, 2)}
+    for record in records:
+        checksums[record.attempt][record.step] = record.values["journal/weights_checksum"]
+    again = checksums[1].keys() & checksums[2].keys()
+    assert again, json.dumps(checksums)
+    assert all(checksums[1][step] == checksums[2][step] for step in again)

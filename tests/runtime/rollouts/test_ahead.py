@@ -1,0 +1,332 @@
+"""Groups begun ahead, over a scripted source: thousands of steps with lost engines, failures and filters."""
+
+import asyncio
+import itertools
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from scripted_groups import ScriptedScorer, ScriptedSource, group_of, settle
+
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.algorithm.types import AdvantageOptions
+from grpo_runtime.rewards.chunk import Column
+from grpo_runtime.rollouts.ahead import MOST_FAILED_IN_A_ROW, AheadOptions, GroupsAhead, Outstanding
+from grpo_runtime.rollouts.group import Group
+from grpo_runtime.rollouts.interface import EngineError, Generation, Rollout, VersionSpan
+from grpo_runtime.rollouts.journal.journal import NoJournal
+from grpo_runtime.rollouts.staleness import StalenessBound
+
+
+def make(
+    *,
+    max_staleness: int = 1,
+    groups_per_step: int = 2,
+    total_steps: int = 10,
+    drops_stale: bool = False,
+    max_rounds: int | None = None,
+    scorer: ScriptedScorer | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[GroupsAhead, ScriptedSource]:
+    ordinals = itertools.count()
+    source = ScriptedSource()
+    ahead = GroupsAhead(
+        AheadOptions(
+            bound=StalenessBound(max_staleness=max_staleness, groups_per_step=groups_per_step),
+            total_steps=total_steps,
+            drops_stale=drops_stale,
+            max_rounds=max_rounds,
+            advantages=AdvantageOptions(group_size=2, weights=(1.0,)),
+        ),
+        draw=lambda step: group_of(next(ordinals), step=step),
+        give_back=lambda ordinals: None,
+        source=source,
+        scorer=scorer or ScriptedScorer(),  # type: ignore[arg-type]
+        journal=NoJournal(),
+        clock=clock,
+    )
+    return ahead, source
+
+
+@dataclass
+class Played:
+    """What became of every group, by ordinal."""
+
+    trained: list[list[int]] = field(default_factory=list)
+    staleness: list[int] = field(default_factory=list)
+    others: list[int] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
+
+
+async def play(
+    ahead: GroupsAhead, source: ScriptedSource, *, draw: random.Random, steps: int, sync_every: int
+) -> Played:
+    """Train `steps` steps while whatever happens to groups happens."""
+    played = Played()
+    failing, lost = draw.choice([0.0, 0.1]), draw.choice([0.0, 0.2])
+
+    def happen() -> None:
+        ordinal = draw.choice(source.open)
+        chance = draw.random()
+        if chance < failing:
+            source.fail(ordinal)
+        elif chance < failing + lost:
+            source.lose_engine(ordinal)
+        elif chance < 0.6:
+            source.finish(ordinal)
+        elif source.num_missing(ordinal) > 1:
+            source.finish_one_sample(ordinal)
+
+    for step in range(steps):
+        if step % sync_every == 0:
+            source.version = step
+            ahead.serve(step)
+        choosing = asyncio.ensure_future(ahead.choose(step))
+        await settle()
+        while not choosing.done():
+            assert source.open, "the run waits for nothing"
+            happen()
+            await settle()
+        ended = choosing.result()
+        ahead.take(ended)
+        played.trained.append([one.ordinal for one in ended.trained])
+        played.staleness += [step - one.version for one in ended.trained]
+        played.others += [one.ordinal for one in (*ended.filtered, *ended.failed, *ended.dropped)]
+        ahead.begin_more()
+        await settle()
+        for _ in range(draw.randint(0, 8)):  # while the step is trained
+            if source.open:
+                happen()
+                await settle()
+    played.left = [one.ordinal for one in ahead.outstanding]
+    await ahead.close()
+    return played
+
+
+@pytest.mark.parametrize("max_staleness", [1, 2, 4, 8])
+@pytest.mark.parametrize("drops_stale", [False, True], ids=["wait", "drop"])
+async def test_no_group_is_trained_too_late_lost_or_used_twice(max_staleness: int, drops_stale: bool) -> None:
+    for seed in range(25):
+        draw = random.Random(seed)
+        per_step, steps = draw.randint(1, 5), 12
+        is_filtered = draw.random() < 0.3
+        teaches = {ordinal: draw.random() < 0.6 for ordinal in range(1000)}
+        scorer = ScriptedScorer(
+            lambda ordinal, teaches=teaches, is_filtered=is_filtered: (  # type: ignore[misc]
+                0.0,
+                1.0 if teaches[ordinal] or not is_filtered else 0.0,
+            )
+        )
+        ahead, source = make(
+            max_staleness=max_staleness,
+            groups_per_step=per_step,
+            total_steps=steps,
+            drops_stale=drops_stale,
+            max_rounds=draw.randint(1, 4) if is_filtered else None,
+            scorer=scorer,
+        )
+        played = await play(ahead, source, draw=draw, steps=steps, sync_every=draw.randint(1, max_staleness))
+        assert max(played.staleness) <= max_staleness
+        used = [ordinal for trained in played.trained for ordinal in trained]
+        ended = sorted([*used, *played.others, *played.left])
+        assert ended == list(range(len(ended)))
+        assert all(len(trained) <= per_step for trained in played.trained)
+        if not is_filtered:
+            assert all(len(trained) == per_step for trained in played.trained)
+        # the last steps begin no group that none could train
+        assert not played.left
+
+
+async def test_the_last_steps_begin_no_more_than_they_train() -> None:
+    ahead, source = make(max_staleness=4, total_steps=2)
+    ahead.serve(0)
+    await settle()
+    assert source.open == [0, 1, 2, 3]
+    await ahead.close()
+
+
+async def test_what_finished_first_is_trained_first() -> None:
+    ahead, source = make()
+    ahead.serve(0)
+    await settle()
+    assert source.open == [0, 1, 2, 3], "two steps' worth of groups"
+    source.finish(3)
+    await settle()
+    source.finish(1)
+    ended = await ahead.choose(0)
+    assert [one.ordinal for one in ended.trained] == [3, 1]
+    ahead.take(ended)
+    ahead.begin_more()
+    await settle()
+    assert source.open == [0, 2], "until engines have newer weights"
+    source.version = 1
+    ahead.serve(1)
+    await settle()
+    assert source.open == [0, 2, 4, 5]
+    await ahead.close()
+
+
+async def test_a_group_that_would_become_too_old_is_dropped_when_enough_others_are_there() -> None:
+    ahead, source = make(drops_stale=True)
+    ahead.serve(0)
+    await settle()
+    for ordinal in (1, 2):
+        source.finish(ordinal)
+    ahead.take(await ahead.choose(0))
+    source.version = 1
+    ahead.serve(1)
+    await settle()
+    choosing = asyncio.ensure_future(ahead.choose(1))
+    source.finish(3)
+    await settle()
+    assert not choosing.done(), "one is missing, whichever it will be"
+    source.finish(4)
+    ended = await choosing
+    assert [one.ordinal for one in ended.dropped] == [0]
+    assert [one.ordinal for one in ended.trained] == [3, 4]
+    await settle()
+    assert 0 not in source.open
+    await ahead.close()
+
+
+async def test_a_group_that_fails_costs_no_other_one_and_many_in_a_row_end_the_run() -> None:
+    ahead, source = make()
+    ahead.serve(0)
+    choosing = asyncio.ensure_future(ahead.choose(0))
+    for _ in range(MOST_FAILED_IN_A_ROW - 1):
+        await settle()
+        source.fail(source.open[0])
+    await settle()
+    assert not choosing.done() and len(source.open) == 4
+    source.fail(source.open[0])
+    with pytest.raises(EngineError, match="engines refuse group"):
+        await choosing
+    await ahead.close()
+
+
+async def test_a_group_that_is_finished_ends_a_row_of_failures() -> None:
+    ahead, source = make(groups_per_step=40, total_steps=2)
+    ahead.serve(0)
+    choosing = asyncio.ensure_future(ahead.choose(0))
+    await settle()
+    for ordinal in range(40):
+        if ordinal % 2:
+            source.finish(ordinal)
+        else:
+            source.fail(ordinal)
+        await settle()
+    assert not choosing.done()
+    for ordinal in range(40, 60):
+        source.finish(ordinal)
+    ended = await choosing
+    assert [one.ordinal for one in ended.failed] == list(range(0, 40, 2))
+    await ahead.close()
+
+
+async def test_another_error_ends_the_step_that_waits() -> None:
+    class Broken(ScriptedScorer):
+        async def score(self, group):  # type: ignore[no-untyped-def]
+            raise TypeError("a bug")
+
+    ahead, source = make(scorer=Broken())
+    ahead.serve(0)
+    await settle()
+    source.finish(0)
+    with pytest.raises(TypeError, match="a bug"):
+        await ahead.choose(0)
+    await ahead.close()
+
+
+async def test_where_no_group_teaches_anything_a_step_ends_after_its_last_round() -> None:
+    ahead, source = make(max_rounds=2, scorer=ScriptedScorer(lambda ordinal: (1.0, 1.0)))
+    ahead.serve(0)
+    choosing = asyncio.ensure_future(ahead.choose(0))
+    for _ in range(4):
+        await settle()
+        assert not choosing.done()
+        source.finish(source.open[0])
+    ended = await choosing
+    assert [one.ordinal for one in ended.trained] == [0, 1]
+    assert [one.ordinal for one in ended.filtered] == [2, 3]
+    await ahead.close()
+
+
+async def test_the_last_step_is_trained_on_fewer_groups_where_its_rounds_do_not_suffice() -> None:
+    ahead, source = make(
+        max_rounds=2, total_steps=1, scorer=ScriptedScorer(lambda ordinal: (0.0, ordinal // 3))
+    )
+    ahead.serve(0)
+    choosing = asyncio.ensure_future(ahead.choose(0))
+    for _ in range(4):
+        await settle()
+        assert not choosing.done()
+        source.finish(source.open[0])
+    await settle()
+    ended = choosing.result()
+    assert [one.ordinal for one in ended.trained] == [3]
+    assert [one.ordinal for one in ended.filtered] == [0, 1, 2]
+    await ahead.close()
+
+
+def test_the_version_of_a_group_is_that_of_its_oldest_token() -> None:
+    group = group_of(0, step=3)
+    one = Outstanding(group=group, served=3)
+    assert one.version == 3
+    source = ScriptedSource()
+    source._takes[0] = (group, lambda group, sample, rollout: group.rollouts.__setitem__(sample, rollout))
+    for begun, now, expected in ((4, 6, 3), (5, 5, 4)):
+        source._begun_with[0], source.version = begun, now
+        source.finish_one_sample(0)
+        assert one.version == expected
+
+
+class SilentScorer(ScriptedScorer):
+    """Reward functions that do not answer about groups from the second on."""
+
+    async def score(self, group: Group) -> tuple[Column, ...]:
+        if group.number > 0:
+            await asyncio.get_running_loop().create_future()
+        return await super().score(group)
+
+
+async def test_what_a_step_waits_for_is_said_in_groups_samples_before_rewards() -> None:
+    now = [0.0]
+    ahead, source = make(max_staleness=1, groups_per_step=2, scorer=SilentScorer(), clock=lambda: now[0])
+    ahead.serve(0)
+    await settle()
+    source.finish(0)
+    await settle()
+    generation = Generation(num_samples=6, num_done=0, quiet_seconds=15.0, given={"rollout-0": 6})
+    assert ahead.waits_for(replace(generation, quiet_seconds=3.0)) == ""
+    samples = (
+        "step 1: 1 of 2 groups are finished; {} are being sampled, and no sample was finished in the last "
+        "10 s; open are 6 on rollout-0"
+    )
+    assert ahead.waits_for(generation) == samples.format(3)
+    source.finish(1)
+    await settle()
+    now[0] = 35.0
+    assert ahead.waits_for(generation) == samples.format(2)
+    rewards = "step 1: 1 of 2 groups are scored, and none was in the last 30 s"
+    assert ahead.waits_for(replace(generation, quiet_seconds=3.0)) == rewards
+    assert ahead.waits_for(None) == rewards
+    await ahead.close()
+
+
+def test_a_sample_that_comes_while_the_version_is_asked_for_makes_no_group_younger() -> None:
+    class FilledMeanwhile(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            yield from list(super().__iter__())
+            self[1] = rollout_of(version=2)
+
+    group = group_of(0, step=4)
+    group.rollouts = FilledMeanwhile([rollout_of(version=5), None])
+    assert Outstanding(group=group, served=2).version == 2
+
+
+def rollout_of(*, version: int) -> Rollout:
+    span = VersionSpan(PolicyVersion(1, version), 0, 1)
+    return Rollout((0,), (7,), (-0.5,), (span,), True, "scripted")
