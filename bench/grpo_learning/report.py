@@ -23,10 +23,10 @@ def row(case: Case, outcomes: Sequence[Outcome], *, seconds: float, misses: Sequ
         ", ".join(f"{value:.3f}" for value in values)
         for values in zip(*(astuple(outcome) for outcome in outcomes), strict=True)
     )
-    verdict = "; ".join(misses) or "reached"
+    outcome = "; ".join(misses) or "reached"
     return (
         f"| {case.name} | {case.steps} | {case.learning_rate:g} | {case.gate} | {first} | {last} | "
-        f"{staleness if case.max_staleness else ''} | {seconds:.0f} | {verdict} |"
+        f"{staleness if case.max_staleness else ''} | {seconds:.0f} | {outcome} |"
     )
 
 

@@ -6,12 +6,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from grpo_runtime.algorithm.advantages import differing_groups
 from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.report.waiting import still_ahead_message, unscored_message
-from grpo_runtime.rollouts.collect import Source
+from grpo_runtime.rollouts.collect import Source, score_group
 from grpo_runtime.rollouts.group import Group, rewards_of
 from grpo_runtime.rollouts.interface import EngineError, FunctionFailedError, Generation, Rollout
 from grpo_runtime.rollouts.journal.async_journal import AsyncJournal
@@ -50,17 +50,17 @@ class Outstanding:
         return min(found if None not in rollouts and found else [self.served, *found])
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Ended:
-    """The groups that have ended with a step, by what became of them."""
+    """The groups that have ended since a step took its own, by what became of them."""
 
-    trained: Sequence[Outstanding] = ()
-    """What the step is trained on, in the order of finishing."""
-    filtered: Sequence[Outstanding] = ()
+    trained: list[Outstanding] = field(default_factory=list)
+    """What the next step is trained on, in the order of finishing; empty until it takes them."""
+    filtered: list[Outstanding] = field(default_factory=list)
     """Scored, and left out by dynamic sampling."""
-    failed: Sequence[Outstanding] = ()
+    failed: list[Outstanding] = field(default_factory=list)
     """Those that could not be sampled."""
-    dropped: Sequence[Outstanding] = ()
+    dropped: list[Outstanding] = field(default_factory=list)
     """Cancelled, because they would have become too old."""
 
 
@@ -81,15 +81,6 @@ class AheadOptions:
     def most_filtered(self) -> float:
         """So many groups may teach nothing before a step takes what it has."""
         return float("inf") if self.max_rounds is None else self.max_rounds * self.bound.groups_per_step
-
-
-@dataclass(kw_only=True)
-class _Untaken:
-    """Groups that have ended since the last step took its own."""
-
-    filtered: list[Outstanding] = field(default_factory=list)
-    failed: list[Outstanding] = field(default_factory=list)
-    dropped: list[Outstanding] = field(default_factory=list)
 
 
 class GroupsAhead:
@@ -121,7 +112,8 @@ class GroupsAhead:
         """By ordinal."""
         self._finished: list[Outstanding] = []
         """Those that are scored, in the order of finishing."""
-        self._untaken = _Untaken()
+        self._ended = Ended()
+        """Since the last step took its own."""
         self._tasks: dict[Outstanding, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         self._error: Exception | None = None
@@ -138,6 +130,11 @@ class GroupsAhead:
     def outstanding(self) -> list[Outstanding]:
         """The groups that are begun and not trained, in the order of their prompts."""
         return [self._outstanding[ordinal] for ordinal in sorted(self._outstanding)]
+
+    @property
+    def _unfinished(self) -> list[Outstanding]:
+        finished = set(self._finished)
+        return [one for one in self.outstanding if one not in finished]
 
     @property
     def num_queued(self) -> int:
@@ -199,13 +196,8 @@ class GroupsAhead:
                 raise self._error
             self._changed.clear()
             await self._changed.wait()
-        untaken = self._untaken
-        return Ended(
-            trained=trained,
-            filtered=[one for one in untaken.filtered if one not in trained],
-            failed=untaken.failed,
-            dropped=untaken.dropped,
-        )
+        others = [one for one in self._ended.filtered if one not in trained]
+        return replace(self._ended, trained=trained, filtered=others)
 
     def take(self, ended: Ended) -> None:
         """A step takes these: they are outstanding no longer."""
@@ -213,7 +205,7 @@ class GroupsAhead:
             self._outstanding.pop(one.ordinal, None)
         trained = set(ended.trained)
         self._finished = [one for one in self._finished if one not in trained]
-        self._untaken = _Untaken()
+        self._ended = Ended()
         self._num_taken += 1
 
     def begin_more(self) -> None:
@@ -221,7 +213,7 @@ class GroupsAhead:
         if self._served is None:
             return
         # those of a last round keep their places: the step may be trained on them
-        num_last = len(self._untaken.filtered) + self._bound.groups_per_step - self._options.most_filtered
+        num_last = len(self._ended.filtered) + self._bound.groups_per_step - self._options.most_filtered
         num_outstanding = len(self._outstanding) + int(max(0, num_last))
         room = self._bound.room(num_outstanding, step=self._num_taken, version=self._served)
         num_steps = self._options.total_steps - self._num_taken
@@ -242,18 +234,18 @@ class GroupsAhead:
 
     def _chosen(self, step: int) -> list[Outstanding] | None:
         """What the step is trained on; None while it waits. Cancels what it does not wait for."""
-        while True:
-            finished = set(self._finished)
-            unfinished = [one for one in self.outstanding if one not in finished]
-            choice = self._bound.choose(self._finished, unfinished, step=step)
+        # with fewer there is nothing to choose, and this is asked for each group that ends
+        while len(self._finished) >= self._bound.groups_per_step:
+            choice = self._bound.choose(self._finished, self._unfinished, step=step)
             if choice.trained:
                 return list(choice.trained)
-            is_enough = len(self._finished) >= self._bound.groups_per_step
-            if not (self._options.drops_stale and choice.num_due and is_enough):
+            if not (self._options.drops_stale and choice.num_due):
                 break
             for one in choice.due[: choice.num_due]:
                 self._drop(one)
-        filtered = self._untaken.filtered
+        if self._options.max_rounds is None:
+            return None
+        filtered, unfinished = self._ended.filtered, self._unfinished
         # where none is left to wait for, those that teach something count as well
         num_sampled = len(filtered) + (0 if unfinished else len(self._finished))
         is_last_round = num_sampled >= self._options.most_filtered
@@ -264,9 +256,9 @@ class GroupsAhead:
     def _begin(self) -> Outstanding:
         served = self._step if self._served is None else self._served
         begun = Outstanding(group=self._draw(self._step), served=served)
-        self._journal.restore([begun.group])
+        num_restored = self._journal.restore([begun.group])
         self._outstanding[begun.ordinal] = begun
-        if self._served is not None and not self._is_kept():
+        if num_restored and self._served is not None and not self._is_kept():
             # an attempt had sampled it for a step that it did not train
             self._forget_samples(begun)
         return begun
@@ -319,9 +311,7 @@ class GroupsAhead:
         if not group.is_sampled:
             await self._source.sample([group], take=self._take_sample, stays_awake=True)
         if not group.is_scored:
-            group.columns = await self._scorer.score(group)
-            if not group.failures:
-                self._journal.scored(group)
+            await score_group(group, scorer=self._scorer, journal=self._journal)
         self._quiet_since = self._clock()
 
     def _take_sample(self, group: Group, sample: int, rollout: Rollout) -> None:
@@ -334,7 +324,7 @@ class GroupsAhead:
         options = self._options
         is_filter = options.max_rounds is not None
         if is_filter and not bool(differing_groups(rewards_of([one.group]), options=options.advantages)):
-            self._untaken.filtered.append(one)
+            self._ended.filtered.append(one)
             self._free(one)
         else:
             self._finished.append(one)
@@ -348,13 +338,13 @@ class GroupsAhead:
             "row %d of the dataset is left out of training this time, and another one is sampled: %s",
             *(one.group.prompt.index + 1, error),
         )
-        self._untaken.failed.append(one)
+        self._ended.failed.append(one)
         self._free(one)
 
     def _drop(self, one: Outstanding) -> None:
         if (task := self._tasks.pop(one, None)) is not None:
             task.cancel()
-        self._untaken.dropped.append(one)
+        self._ended.dropped.append(one)
         self._free(one)
 
     def _free(self, one: Outstanding) -> None:

@@ -26,7 +26,7 @@ from grpo_runtime.report.position import OwnPosition
 from grpo_runtime.report.progress import STILL_SECONDS, rounded_down
 from grpo_runtime.report.reporter import Reporter
 from grpo_runtime.rollouts.ahead import AheadOptions, Ended, GroupsAhead
-from grpo_runtime.rollouts.collect import Source
+from grpo_runtime.rollouts.collect import Source, judge_groups
 from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import Generation, OnRead, SyncReport
 from grpo_runtime.rollouts.journal.async_journal import AsyncJournal
@@ -248,11 +248,7 @@ class AsyncStream:
     async def _choose(self, step: int, *, sync: SyncReport | None) -> StepGroups:
         ended = await self._ahead.choose(step)
         sampled = [one.group for one in (*ended.trained, *ended.filtered)]
-        self.scorer.judge(sampled, step=step)
-        for group in sampled:
-            if group.failures:
-                # only now: if the step is refused, the next attempt asks the function again
-                self.journal.scored(group)
+        judge_groups(sampled, step=step, scorer=self.scorer, journal=self.journal, scored_now=sampled)
         return self._take(ended, step=step, sync=sync)
 
     def _take(self, ended: Ended, *, step: int, sync: SyncReport | None) -> StepGroups:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,9 +14,10 @@ from grpo_runtime.process.background import LoopThread
 from grpo_runtime.report.waiting import unscored_message
 from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import Engines, Rollout
-from grpo_runtime.rollouts.journal.journal import Journal, NoJournal
+from grpo_runtime.rollouts.journal.journal import Journal, NoJournal, Recorder
 from grpo_runtime.rollouts.scoring import Scorer
 
+AnyJournal = Recorder | NoJournal
 Take = Callable[[Group, int, Rollout], None]
 """Takes a sample of a group as soon as it is finished, with its index in the group. Called in any thread,
 once for each sample; it must not raise."""
@@ -45,6 +46,27 @@ class EngineSource:
             on_finished=lambda index, rollout: take(*places[index], rollout),
             stays_awake=stays_awake,
         )
+
+
+async def score_group(group: Group, *, scorer: Scorer, journal: AnyJournal) -> None:
+    """Score a group that is sampled. Rewards of which some failed are recorded by `judge_groups`."""
+    group.columns = await scorer.score(group)
+    if not group.failures:
+        journal.scored(group)
+
+
+def judge_groups(
+    groups: Sequence[Group], *, step: int, scorer: Scorer, journal: AnyJournal, scored_now: Iterable[Group]
+) -> None:
+    """Look at the failures of groups of the step after `step` finished ones, and record those of
+    `scored_now`: only now, so that the next attempt asks the function again where the step is refused.
+
+    Raises UserError when a function fails more than it may.
+    """
+    scorer.judge(groups, step=step)
+    for group in scored_now:
+        if group.failures:
+            journal.scored(group)
 
 
 class Collection:
@@ -123,18 +145,18 @@ class Collection:
         finally:
             for task in self._scoring.values():
                 task.cancel()
-        self._scorer.judge(self._groups, step=self._groups[0].step)
-        for group in self._groups:
-            if group.number in self._scoring and group.failures:
-                # only now: if the step is refused, the next attempt asks the function again
-                self._journal.scored(group)
+        judge_groups(
+            self._groups,
+            step=self._groups[0].step,
+            scorer=self._scorer,
+            journal=self._journal,
+            scored_now=[group for group in self._groups if group.number in self._scoring],
+        )
 
     def _begin_scoring(self, group: Group) -> None:
         if not group.is_scored and group.number not in self._scoring:
             self._scoring[group.number] = asyncio.create_task(self._score_group(group))
 
     async def _score_group(self, group: Group) -> None:
-        group.columns = await self._scorer.score(group)
+        await score_group(group, scorer=self._scorer, journal=self._journal)
         self._quiet_since = self._clock()
-        if not group.failures:
-            self._journal.scored(group)

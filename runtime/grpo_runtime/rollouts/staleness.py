@@ -51,12 +51,14 @@ class StalenessBound:
     def choose(self, finished: Sequence[G], unfinished: Iterable[G], *, step: int) -> Choice[G]:
         """What the update after `step` trained steps takes of `finished`, which are in the order of
         finishing."""
-        unfinished = list(unfinished)
+        # once each: what is asked for a version looks at every completion
+        last_steps = [self._last_step(group) for group in finished]
+        left = [(self._last_step(group), group) for group in unfinished]
         taken: set[int] = set()
         for ahead in range(self.max_staleness + 1):
             last = step + ahead
-            of_these = [index for index, group in enumerate(finished) if self._last_step(group) <= last]
-            open_ones = [group for group in unfinished if self._last_step(group) <= last]
+            of_these = [index for index, last_step in enumerate(last_steps) if last_step <= last]
+            open_ones = [group for last_step, group in left if last_step <= last]
             num_needed = len(of_these) + len(open_ones) - ahead * self.groups_per_step
             free = [index for index in of_these if index not in taken]
             num_lacking = num_needed - (len(of_these) - len(free))

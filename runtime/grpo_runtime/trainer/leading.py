@@ -3,8 +3,8 @@
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from grpo_api.contract import mismatch
 from grpo_api.contract.learning_signal import StepsWithoutSignal
@@ -173,17 +173,18 @@ def _open_journal(context: RankContext) -> Journal | AsyncJournal | NoJournal:
     settings, run_config, ranks = context.settings, context.settings.run_config, context.ranks
     if not run_config.keeps_journal:
         return NoJournal()
-    parts: dict[str, Any] = {
-        "job_uid": run_config.job.uid,
-        "attempt": settings.attempt,
-        "sampling": sampling_checksum(run_config.sampling),
-        "reward_names": _reward_names(run_config),
-        "layout": f"{run_config.strategy} over {ranks.world_size} x {context.strategy.device.type}",
-    }
-    folder, asynchronous = settings.output_dir / JOURNAL, run_config.asynchronous
+    asynchronous = run_config.asynchronous
+    make: type[Journal] | partial[AsyncJournal] = Journal
     if asynchronous is not None:
-        return AsyncJournal(folder, **parts, max_staleness=asynchronous.max_staleness)
-    return Journal(folder, **parts)
+        make = partial(AsyncJournal, max_staleness=asynchronous.max_staleness)
+    return make(
+        settings.output_dir / JOURNAL,
+        job_uid=run_config.job.uid,
+        attempt=settings.attempt,
+        sampling=sampling_checksum(run_config.sampling),
+        reward_names=_reward_names(run_config),
+        layout=f"{run_config.strategy} over {ranks.world_size} x {context.strategy.device.type}",
+    )
 
 
 def _make_sampler(context: RankContext) -> tuple[PromptSampler, Mapping[str, int]]:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from grpo_api.contract.learning_signal import PREFIX, Lack, count_step
@@ -106,7 +107,10 @@ class Coordinator:
         return await self._finish(state)
 
     def _stream(self) -> Stream | AsyncStream:
-        parts: dict[str, Any] = dict(
+        make: partial[Stream] | partial[AsyncStream] = partial(Stream, engines=self.engines, sync=self._sync)
+        if self.run_config.asynchronous is not None:
+            make = partial(AsyncStream, begin_sync=self._begin_sync, generation=self.engines.generation)
+        return make(
             run_config=self.run_config,
             position=self.ranks.position,
             source=self.source,
@@ -119,9 +123,6 @@ class Coordinator:
             attend=self._attend,
             advantages=advantage_options(self.run_config),
         )
-        if self.run_config.asynchronous is not None:
-            return AsyncStream(**parts, begin_sync=self._begin_sync, generation=self.engines.generation)
-        return Stream(**parts, engines=self.engines, sync=self._sync)
 
     async def _store_journal(self, *, watch: Stopwatch) -> None:
         """Wait until the journal has the step on disk, which must be before it is trained on."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,7 +75,7 @@ class NoJournal:
         """Nothing is left to write."""
 
 
-class Recorder:
+class Recorder(ABC):
     """What an attempt writes in its journal, whichever way it trains."""
 
     is_stored = True
@@ -143,9 +144,9 @@ class Recorder:
         """Write what is left to write, for so long, in a run that ends for another reason."""
         self._writer.finish(timeout_seconds=timeout_seconds)
 
+    @abstractmethod
     def _step_of(self, group: Group) -> int:
         """The step whose file has the records of a group."""
-        raise NotImplementedError
 
     def _begin(self, step: int) -> StepRecords:
         """Begin the file of a step; returns what lower attempts have left of it that is replayed."""
