@@ -15,12 +15,15 @@ from grpo_runtime.weight_sync.source import WeightSource
 class GenerateRequest:
     """One completion to sample. `seed` alone decides the tokens, given the weights. One that `is_evaluation`
     is sampled as evaluations are, and the requests of a call are all of one kind. `max_tokens` is its longest
-    completion where that is not sampling.maxTokens."""
+    completion where that is not sampling.maxTokens. A turn of a conversation has `num_group_tokens`: so many
+    of its first tokens are the prompt of its group; None where all are.
+    """
 
     prompt_ids: tuple[int, ...]
     seed: int
     is_evaluation: bool = False
     max_tokens: int | None = None
+    num_group_tokens: int | None = None
 
 
 @dataclass(frozen=True)

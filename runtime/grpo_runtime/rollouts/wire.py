@@ -50,6 +50,7 @@ def request_frame(request: GenerateRequest) -> Frame:
         "seed": request.seed,
         "is_evaluation": request.is_evaluation,
         "max_tokens": request.max_tokens,
+        "num_group_tokens": request.num_group_tokens,
     }
     return Frame(header, {"token_ids": _ids(request.prompt_ids)})
 

@@ -24,7 +24,9 @@ from grpo_runtime.rollouts.wire import (
 )
 
 REQUESTS = [
-    GenerateRequest(prompt_ids=(1, 151_643), seed=2**63 - 1, is_evaluation=True, max_tokens=3),
+    GenerateRequest(
+        prompt_ids=(1, 151_643), seed=2**63 - 1, is_evaluation=True, max_tokens=3, num_group_tokens=1
+    ),
     GenerateRequest(prompt_ids=(), seed=0),
 ]
 ROLLOUTS = [

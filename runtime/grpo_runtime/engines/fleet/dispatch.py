@@ -5,7 +5,7 @@ each of which is one call of an engine.
 """
 
 import asyncio
-from collections import Counter, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -17,6 +17,8 @@ from grpo_runtime.rollouts.interface import EngineError, Generation, OnFinished,
 
 MAX_ENGINES_PER_REQUEST = 5
 """A request that failed so often is itself the cause."""
+NUM_REMEMBERED_PROMPTS = 4096
+"""Of so many prompts it is known which engine has them."""
 
 
 class Worker(Protocol):
@@ -71,8 +73,6 @@ class _Work:
     results: dict[int, list[Rollout]] = field(default_factory=dict)
     failures: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     """What engines answered instead of it."""
-    engines: dict[tuple[int, ...], str] = field(default_factory=dict)
-    """Prompt -> the engine that was last asked for completions of it."""
 
     def num_samples(self) -> int:
         return sum(bundle.num_samples for bundle in self.bundles)
@@ -109,9 +109,9 @@ class Dispatch:
     answer. A call that fails ends alone.
 
     The engine with the fewest samples gets the next bundle. With `num_tokens`, which says how many tokens a
-    bundle can come to, it is the one with the fewest tokens. Then the bundles of a prompt in one call stay
-    with one engine, which has the prompt in its cache, until it has more than a bundle more to do than the
-    others.
+    bundle can come to, it is the one with the fewest tokens. Then the bundles of a group, of all turns and in
+    all calls, stay with one engine, which has their beginning in its cache, until it has more than a bundle
+    more to do than the others.
     """
 
     def __init__(
@@ -138,6 +138,8 @@ class Dispatch:
         self._serving: asyncio.Task[None] | None = None
         self._finished_at = self._last_served = clock()
         self._given: Mapping[str, int] = {}
+        self._engines: OrderedDict[tuple[int, ...], str] = OrderedDict()
+        """Prompt of a group -> the engine that was last asked for completions of it, the newest ones last."""
 
     def generation(self) -> Generation | None:
         """How far the open calls have come, engines by key; None while there is none. May be called in
@@ -233,7 +235,7 @@ class Dispatch:
             roomy = [worker for worker in workers.values() if given[worker.key] <= most]
             if not roomy:
                 break
-            worker = self._choose(roomy, work, bundle, load)
+            worker = self._choose(roomy, bundle, load)
             self._waiting.popleft()
             task = asyncio.ensure_future(worker.sample(bundle))
             self._running[task] = ((work, index), worker.key)
@@ -245,17 +247,17 @@ class Dispatch:
     def _cost(self, bundle: Bundle) -> int:
         return bundle.num_samples if self._num_tokens is None else self._num_tokens(bundle)
 
-    def _choose(
-        self, workers: Sequence[Worker], work: _Work, bundle: Bundle, load: Mapping[str, int]
-    ) -> Worker:
-        """The least loaded one, or the one that has the prompt unless it has too much to do."""
+    def _choose(self, workers: Sequence[Worker], bundle: Bundle, load: Mapping[str, int]) -> Worker:
+        """The least loaded one, or the one that has the group's prompt unless it has too much to do."""
         # by key among equals, so that every run is the same
         chosen = min(workers, key=lambda candidate: (load[candidate.key], candidate.key))
         if self._num_tokens is not None:
             most = load[chosen.key] + self._cost(bundle)
-            before = work.engines.get(bundle.prompt_ids)
+            before = self._engines.pop(bundle.group_prompt, None)
             chosen = next((w for w in workers if w.key == before and load[w.key] <= most), chosen)
-            work.engines[bundle.prompt_ids] = chosen.key
+            self._engines[bundle.group_prompt] = chosen.key
+            if len(self._engines) > NUM_REMEMBERED_PROMPTS:
+                self._engines.popitem(last=False)
         return chosen
 
     def _end_without_engines(self) -> None:

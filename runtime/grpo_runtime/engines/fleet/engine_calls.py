@@ -33,13 +33,19 @@ class BadAnswerError(Exception):
 
 @dataclass(frozen=True)
 class Bundle:
-    """`num_samples` completions of one prompt, number i drawn with `seed` + i."""
+    """`num_samples` completions of one prompt, number i drawn with `seed` + i. `group_prompt` is the prompt
+    of their group, with which theirs begins."""
 
     prompt_ids: tuple[int, ...]
     seed: int
     num_samples: int
     is_evaluation: bool = False
     max_tokens: int | None = None
+    num_group_tokens: int | None = None
+
+    @property
+    def group_prompt(self) -> tuple[int, ...]:
+        return self.prompt_ids[: self.num_group_tokens]
 
     def num_tokens(self, *, max_tokens: int) -> int:
         """Most tokens that its samples can come to, each with its prompt; `max_tokens` is the limit of a
@@ -49,7 +55,11 @@ class Bundle:
     def is_followed_by(self, request: GenerateRequest) -> bool:
         """Whether a request could be its next sample."""
         following = GenerateRequest(
-            self.prompt_ids, self.seed + self.num_samples, self.is_evaluation, self.max_tokens
+            self.prompt_ids,
+            self.seed + self.num_samples,
+            self.is_evaluation,
+            self.max_tokens,
+            self.num_group_tokens,
         )
         return following == request
 
@@ -68,7 +78,14 @@ def bundle(
             bundles[-1] = replace(bundles[-1], num_samples=bundles[-1].num_samples + 1)
         else:
             bundles.append(
-                Bundle(request.prompt_ids, request.seed, 1, request.is_evaluation, request.max_tokens)
+                Bundle(
+                    request.prompt_ids,
+                    request.seed,
+                    1,
+                    request.is_evaluation,
+                    request.max_tokens,
+                    request.num_group_tokens,
+                )
             )
     return bundles
 

@@ -42,6 +42,7 @@ class Transcript:
             seed=turn_seed(self._request.seed, turn=self._num_turns),
             is_evaluation=self._request.is_evaluation,
             max_tokens=min(self._room, max_tokens or self._room),
+            num_group_tokens=len(self._request.prompt_ids),
         )
 
     def take(self, turn: Rollout) -> None:

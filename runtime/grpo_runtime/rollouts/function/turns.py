@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
@@ -74,7 +74,8 @@ class RolloutFunction:
             what=f"{FIELD}: starting it",
         )
         self._process: asyncio.Task[FunctionProcess] | None = None
-        """The newest one, which may still be starting."""
+        """The newest one that all share, which may still be starting."""
+        self._last_try = asyncio.Lock()
 
     async def __aenter__(self) -> "RolloutFunction":
         try:
@@ -105,10 +106,22 @@ class RolloutFunction:
         return process.conversation(timeout_seconds=self._options.timeout_seconds)
 
     @asynccontextmanager
+    async def own_process(self) -> AsyncIterator[FunctionProcess]:
+        """A process for the last try to make some completions, one such try at a time. Which completion of
+        which call has ended the process that all share, or blocked it, is not known; what ends this one is
+        its try. Raises what `process` raises."""
+        async with self._last_try:
+            process = await self._start()
+            try:
+                yield process
+            finally:
+                await process.close(why="its only try is over")
+
+    @asynccontextmanager
     async def process(self) -> AsyncIterator[FunctionProcess]:
-        """The process, for one try to make completions. Where it has ended, another one is started, for all
-        that need one. Raises WorkerFailedError when that does not start, and UserError when it does not find
-        the function.
+        """The process that all share, for one try to make completions. Where it has ended, another one is
+        started, for all that need one. Raises WorkerFailedError when that does not start, and UserError when
+        it does not find the function.
 
         A try that fails ends the process, with what else the function has begun, which must not continue in
         the next try. Where others use the process it ends only if it hangs.
@@ -201,8 +214,10 @@ class _Turns:
 
         num_failures = 0
         while left:
+            is_last_try = num_failures == len(self._function.pauses_seconds)
+            process = self._function.own_process() if is_last_try else self._function.process()
             try:
-                await self._make(list(left), finish=finish)
+                await self._make(list(left), process, finish=finish)
             except FunctionFailedError as error:
                 num_failures += 1
                 await self._recover(error, num_failures, num_left=len(left))
@@ -223,11 +238,17 @@ class _Turns:
             )
             await asyncio.sleep(pause)
 
-    async def _make(self, samples: Sequence[_Sample], *, finish: Callable[[_Sample, Rollout], None]) -> None:
+    async def _make(
+        self,
+        samples: Sequence[_Sample],
+        opened: AbstractAsyncContextManager[FunctionProcess],
+        *,
+        finish: Callable[[_Sample, Rollout], None],
+    ) -> None:
         """All of these, which are of one step. The first failure ends the others, and so does the end of the
         process."""
         try:
-            async with self._function.process() as process:
+            async with opened as process:
                 making = [
                     asyncio.create_task(self._make_one(sample, process=process, finish=finish))
                     for sample in samples

@@ -351,3 +351,17 @@ async def test_a_prompt_whose_engine_is_lost_stays_with_the_next_one() -> None:
     fleet.lost.add("a")
     assert [rollout.completion_ids[0] for rollout in await call] == list(range(12))
     assert (len(good.sampled), len(idle.sampled)) == (8, 4)
+
+
+async def test_the_turns_of_a_group_stay_with_the_engine_that_has_its_prompt() -> None:
+    """Each turn is a call of its own. The first one finds the first engine busy."""
+    first, second = FakeWorker("a", is_hanging=True), FakeWorker("b")
+    dispatch = dispatch_over(fleet_of(first, second), max_in_flight=64, num_tokens=tokens_of)
+    busy = asyncio.ensure_future(dispatch.run([Bundle((9,), seed=9, num_samples=1)]))
+    await until_in_flight(first, 1)
+    for number, more in enumerate([(), (3,), (3, 4)]):
+        turn = Bundle((1, 2, *more), seed=number, num_samples=1, max_tokens=2, num_group_tokens=2)
+        [rollout] = await dispatch.run([turn])
+        assert rollout.engine == "b"
+        busy.cancel()
+        await asyncio.gather(busy, return_exceptions=True)

@@ -97,6 +97,10 @@ def note(line: str) -> None:
         file.write(line)
 
 
+def num_notes() -> int:
+    return len(Path(os.environ["CALLS"]).read_text())
+
+
 async def leaves_a_task_when_it_fails(conversation: Any) -> None:
     """The task asks for a turn of its conversation as soon as that has been given up."""
     await conversation.sample(max_tokens=1)
@@ -176,14 +180,28 @@ async def waits_for_the_second_sample(conversation: Any) -> None:
 FAILURES: list[str] = []
 
 
-async def waits_for_three_failures(conversation: Any, answer: str) -> None:
+async def waits_for_two_failures(conversation: Any, answer: str) -> None:
     await conversation.sample(max_tokens=1)
     if answer == "raises":
         FAILURES.append(answer)
-        if len(FAILURES) == 3:
-            HAPPENED["three failures"].set()
+        if len(FAILURES) == 2:
+            HAPPENED["two failures"].set()
         raise ValueError("the tool is gone")
-    await HAPPENED["three failures"].wait()
+    await HAPPENED["two failures"].wait()
+    await conversation.sample(max_tokens=1)
+
+
+async def dies_beside_another(conversation: Any, answer: str) -> None:
+    await conversation.sample(max_tokens=1)
+    num_deaths = num_notes()
+    if answer == "dies":
+        if num_deaths < 2:
+            await HAPPENED["the other waits"].wait()
+        note("x")
+        os._exit(3)
+    if num_deaths < 2:
+        HAPPENED["the other waits"].set()
+        await waits(conversation)
     await conversation.sample(max_tokens=1)
 
 

@@ -205,7 +205,9 @@ async def test_a_completion_does_not_wait_for_the_tool_of_another_one(is_concurr
 async def test_a_completion_of_one_turn_is_the_one_that_the_engines_make_without_a_function() -> None:
     engines = CountingEngines()
     [rollout] = await make("one_turn", engines=engines, of=[0])
-    assert engines.calls == [[GenerateRequest(PROMPT_IDS, SEEDS[0], max_tokens=MAX_TOKENS)]]
+    assert engines.calls == [
+        [GenerateRequest(PROMPT_IDS, SEEDS[0], max_tokens=MAX_TOKENS, num_group_tokens=len(PROMPT_IDS))]
+    ]
     assert rollout.loss_mask is None
     assert rollout.completion_ids == tuple(range(50, 50 + MAX_TOKENS))
 
@@ -291,12 +293,28 @@ async def test_a_function_that_hangs_when_all_are_finished_costs_nothing(
 
 
 async def test_a_function_that_raises_fails_its_own_call_and_leaves_the_process_to_the_others() -> None:
-    async with function_of("waits_for_three_failures") as function:
+    async with function_of("waits_for_two_failures") as function:
         source = function.over(CountingEngines(is_concurrent=True))  # type: ignore[arg-type]
         other = asyncio.create_task(sample_group(source, "waits"))
         with pytest.raises(FunctionFailedError, match=r"It was tried 3 times$"):
             await sample_group(source, "raises")
         assert (await other).completion_ids == (50, 50)
+
+
+async def test_a_completion_that_ends_the_process_at_each_try_fails_its_own_call_only(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What is in the hands of the function at each of its ends has as many failures as the one at fault."""
+    deaths = tmp_path / "deaths"
+    deaths.touch()
+    monkeypatch.setenv("CALLS", str(deaths))
+    async with function_of("dies_beside_another") as function:
+        source = function.over(CountingEngines(is_concurrent=True))  # type: ignore[arg-type]
+        other = asyncio.create_task(sample_group(source, "waits"))
+        with pytest.raises(FunctionFailedError, match=r"ended with code 3.*It was tried 3 times$"):
+            await sample_group(source, "dies")
+        assert (await other).completion_ids == (50, 50)
+    assert deaths.read_text() == "xxx"
 
 
 class HoldingEngines(CountingEngines):
