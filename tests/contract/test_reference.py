@@ -39,7 +39,7 @@ from grpo_runtime.report.overlap import IdleEngines, wait_metrics
 from grpo_runtime.rollouts import async_stream
 from grpo_runtime.rollouts.interface import Rollout, SyncReport
 from grpo_runtime.rollouts.journal.journal import CHECKSUM, DIFFERS, REPLAYED
-from grpo_runtime.rollouts.stream import DROPPED, GENERATED, GENERATED_REWARD, ROUNDS
+from grpo_runtime.rollouts.stream import FILTERED, GENERATED, GENERATED_REWARD, ROUNDS
 from grpo_runtime.trainer.algorithm_options import loss_options
 from grpo_runtime.trainer.batch import make_batch
 from grpo_runtime.trainer.checkpoint import saver
@@ -208,7 +208,7 @@ def metric_names() -> set[str]:
         ),
         *(f"time/{phase}_seconds" for phase in phases_in(grpo_runtime.trainer.loop.__file__)),
         *(f"time/{phase}_seconds" for phase in phases_in(grpo_runtime.rollouts.stream.__file__)),
-        *(ROUNDS, GENERATED, DROPPED, GENERATED_REWARD),
+        *(ROUNDS, GENERATED, FILTERED, GENERATED_REWARD),
         *(
             name
             for part in (step_metrics, Learner, Coordinator)

@@ -101,7 +101,7 @@ METRICS = {
     ),
     "dynamic_sampling/rounds": "with `algorithm.dynamicSampling`: how often the step sampled",
     "dynamic_sampling/generated_groups": "groups that it sampled",
-    "dynamic_sampling/dropped_groups": (
+    "dynamic_sampling/filtered_groups": (
         "those of them in which all rewards were equal, and which it was not trained on"
     ),
     "dynamic_sampling/generated_reward": (

@@ -283,7 +283,7 @@ class AsyncStream:
     def _dynamic_sampling_metrics(self, sampled: Sequence[Group], *, ended: Ended) -> dict[str, float]:
         if self.run_config.algorithm.dynamic_sampling is None:
             return {}
-        return dynamic_sampling_metrics(sampled, num_dropped=len(ended.filtered), options=self.advantages)
+        return dynamic_sampling_metrics(sampled, num_filtered=len(ended.filtered), options=self.advantages)
 
 
 def _metrics(ended: Ended, *, step: int, num_queued: int, num_open: int) -> dict[str, float]:

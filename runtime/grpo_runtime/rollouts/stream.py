@@ -26,7 +26,7 @@ from grpo_runtime.rollouts.scoring import Scorer
 
 ROUNDS = "dynamic_sampling/rounds"
 GENERATED = "dynamic_sampling/generated_groups"
-DROPPED = "dynamic_sampling/dropped_groups"
+FILTERED = "dynamic_sampling/filtered_groups"
 GENERATED_REWARD = "dynamic_sampling/generated_reward"
 """Metrics of dynamic sampling."""
 T = TypeVar("T")
@@ -45,7 +45,7 @@ class StepGroups:
 
     trained: Sequence[Group]
     sampled: Sequence[Group]
-    """Also those that were dropped."""
+    """Also those that were filtered out."""
     metrics: Mapping[str, float]
     """Metrics of the choice between them."""
     sync: SyncReport | None
@@ -177,18 +177,18 @@ class Selection:
         """Metrics of dynamic sampling, in a run that has it."""
         if self._max_rounds is None:
             return {}
-        dropped = len(self.sampled) - len(self._selected)
-        found = dynamic_sampling_metrics(self.sampled, num_dropped=dropped, options=self._options)
+        filtered = len(self.sampled) - len(self._selected)
+        found = dynamic_sampling_metrics(self.sampled, num_filtered=filtered, options=self._options)
         return {ROUNDS: float(self._num_rounds), **found}
 
 
 def dynamic_sampling_metrics(
-    sampled: Sequence[Group], *, num_dropped: int, options: AdvantageOptions
+    sampled: Sequence[Group], *, num_filtered: int, options: AdvantageOptions
 ) -> dict[str, float]:
-    """Metrics of all groups that were sampled for a step, of which `num_dropped` teach nothing."""
+    """Metrics of all groups that were sampled for a step, of which `num_filtered` teach nothing."""
     rewards = compute_advantages(rewards_of(sampled), options=options).rewards
     return {
         GENERATED: float(len(sampled)),
-        DROPPED: float(num_dropped),
+        FILTERED: float(num_filtered),
         GENERATED_REWARD: rewards.nanmean().item(),
     }

@@ -78,7 +78,7 @@ def test_groups_of_equal_rewards_are_replaced_round_by_round_until_the_step_has_
     assert selection.metrics() == {
         "dynamic_sampling/rounds": 3.0,
         "dynamic_sampling/generated_groups": 6.0,
-        "dynamic_sampling/dropped_groups": 3.0,
+        "dynamic_sampling/filtered_groups": 3.0,
         "dynamic_sampling/generated_reward": pytest.approx(8 / 12),
     }
 
@@ -99,7 +99,7 @@ def test_a_step_without_any_group_that_differs_is_its_first_round() -> None:
     for first in (0, 1):
         selection.take(groups(1, 1, first=first))
     assert numbers(selection.selected()) == [0]
-    assert selection.metrics()["dynamic_sampling/dropped_groups"] == 2.0
+    assert selection.metrics()["dynamic_sampling/filtered_groups"] == 2.0
 
 
 def test_without_dynamic_sampling_a_step_is_its_only_round() -> None:

@@ -94,7 +94,7 @@ DYNAMIC = {"algorithm": {"dynamicSampling": {"maxRounds": 3}, "kl": None}}
 
 
 @on_two_ranks(selected="FSDP2")
-def test_a_run_that_is_killed_while_it_samples_in_place_of_dropped_groups_ends_as_the_undisturbed_one(
+def test_a_run_that_is_killed_while_it_samples_in_place_of_filtered_groups_ends_as_the_undisturbed_one(
     tmp_path: Path, strategy: str
 ) -> None:
     run = killable_job(num_ranks=2, strategy=strategy, **DYNAMIC)

@@ -7,7 +7,7 @@ from coordinated_run import COMPLETION_TOKENS, FakeRun
 from pod_builder import run_config
 
 
-async def test_groups_that_are_sampled_in_place_of_dropped_ones_have_seeds_of_their_own(
+async def test_groups_that_are_sampled_in_place_of_filtered_ones_have_seeds_of_their_own(
     tmp_path: Path,
 ) -> None:
     algorithm = {

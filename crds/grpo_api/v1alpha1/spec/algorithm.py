@@ -52,24 +52,24 @@ class OptimizerSpec(ApiModel):
 
 
 class DynamicSamplingSpec(ApiModel):
-    """DAPO's dynamic sampling: groups whose completions all have the same reward teach nothing, are dropped,
-    and the next prompts are sampled instead."""
+    """DAPO's dynamic sampling: groups whose completions all have the same reward teach nothing, are filtered
+    out, and the next prompts are sampled instead."""
 
     max_rounds: Annotated[int, Field(ge=2, le=64), NOT_STORED] = 10
     """How many times a step samples at most. Defaults to 10, as in verl's DAPO. After the last round the step
     is trained on the groups that it has, which are fewer than promptsPerStep; if it has none, it trains
-    nothing. With `async` that is once maxRounds x promptsPerStep prompts were dropped since the step
+    nothing. With `async` that is once maxRounds x promptsPerStep prompts were filtered out since the step
     before."""
 
 
 @rule(
     cel="!has(self.dynamicSampling) || !has(self.kl) || self.kl.beta == 0.0",
-    sentence="algorithm.dynamicSampling drops groups whose rewards are equal, and their KL penalty with "
+    sentence="algorithm.dynamicSampling leaves out groups whose rewards are equal, and their KL penalty with "
     "them, so the policy could leave the reference where it is always right: remove "
     "algorithm.dynamicSampling or algorithm.kl",
     field=".dynamicSampling",
 )
-def dropped_groups_have_no_penalty(dynamic_sampling: DynamicSamplingSpec | None, kl: KLSpec | None) -> bool:
+def filtered_groups_have_no_penalty(dynamic_sampling: DynamicSamplingSpec | None, kl: KLSpec | None) -> bool:
     """Without a penalty a group of equal rewards changes nothing."""
     return dynamic_sampling is None or kl is None or kl.beta == 0
 
@@ -124,7 +124,7 @@ class AlgorithmSpec(ApiModel):
         epochs_are_a_number_of_steps,
         warmup_ends,
         minibatches_have_whole_groups,
-        dropped_groups_have_no_penalty,
+        filtered_groups_have_no_penalty,
         *LOSS_RULES,
     )
 
@@ -207,7 +207,7 @@ class AlgorithmSpec(ApiModel):
     `leave_one_out` (RLOO) is the mean of the others in the group."""
     dynamic_sampling: DynamicSamplingSpec | None = None
     """DAPO's dynamic sampling: prompts whose completions all have the same reward teach nothing, so they are
-    dropped, and the next prompts are sampled instead. Without it a step is trained on what it samples
+    filtered out, and the next prompts are sampled instead. Without it a step is trained on what it samples
     first."""
     kl: KLSpec | None = None
     """A penalty for moving away from the reference policy, which is the model as `model.source` has it. With
