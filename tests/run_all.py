@@ -116,7 +116,7 @@ TEST: Sequence[Sequence[Lane]] = (
             ),
             Part(
                 "real API server",
-                (*PYTEST, *SIDE_BY_SIDE, "2", "-m", "apiserver", "tests"),
+                (*PYTEST, *SIDE_BY_SIDE, "2", "-m", "apiserver and not matrix", "tests"),
                 1200,
                 needs_cluster=True,
             ),
@@ -143,6 +143,12 @@ MATRIX: Sequence[Sequence[Lane]] = (
                 10800,
                 needs_cluster=True,
             ),
+            Part(
+                "cases on the API server",
+                (*PYTEST, *SIDE_BY_SIDE, "2", "-m", "apiserver and matrix", "tests"),
+                1800,
+                needs_cluster=True,
+            ),
             Part("null GPUs", ("make", "test-nullgpu"), 7200),
         ],
         [
@@ -153,7 +159,7 @@ MATRIX: Sequence[Sequence[Lane]] = (
             ),
             Part(
                 "cases of processes",
-                (*PYTEST, *SIDE_BY_SIDE, "2", "-m", "matrix and not engine", "tests"),
+                (*PYTEST, *SIDE_BY_SIDE, "2", "-m", "matrix and not engine and not apiserver", "tests"),
                 10800,
             ),
         ],

@@ -13,7 +13,7 @@ from grpo_scenarios.pace import hurry, slow_down
 pytestmark = pytest.mark.cluster
 
 JOB, CLAIM = "ahead", "runs"
-STEPS, MAX_STALENESS = 60, 2
+STEPS, MAX_STALENESS = 40, 2
 
 
 def test_a_job_that_samples_ahead_bears_kills_and_trains_nothing_that_is_too_old(
@@ -23,14 +23,14 @@ def test_a_job_that_samples_ahead_bears_kills_and_trains_nothing_that_is_too_old
         JOB,
         claim=CLAIM,
         algorithm={"steps": STEPS},
-        checkpoint={"everySteps": 20},
+        checkpoint={"everySteps": 10},
         **{"async": {"maxStaleness": MAX_STALENESS}},
     )
     namespace.apply(slow_down(job, seconds=0.2, is_held=True), volume_claim(CLAIM), job)
     namespace.wait_for_step(JOB, 5)
     engines = sorted(pod["metadata"]["name"] for pod in namespace.pods_of(JOB, "rollout"))
     namespace.delete_pod(engines[0], is_graceful=False)
-    namespace.wait_for_step(JOB, 25)
+    namespace.wait_for_step(JOB, 15)
     shown = namespace.status(JOB)["async"]
     assert 0 < float(shown["meanStaleness"]) <= shown["maxStaleness"] <= MAX_STALENESS
     (trainer,) = namespace.pods_of(JOB, "trainer")

@@ -86,6 +86,7 @@ def test_no_token_is_in_a_log_or_an_object(run: FinishedRun, namespace: Namespac
         assert base64.b64decode(token).decode() not in shown
 
 
+@pytest.mark.matrix
 def test_the_same_job_again_gives_the_same_tokens_rewards_and_weights_to_the_last_bit(
     run: FinishedRun, namespace: Namespace
 ) -> None:

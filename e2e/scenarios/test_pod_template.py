@@ -42,6 +42,7 @@ REWARD = """
 """
 
 
+@pytest.mark.matrix
 def test_what_the_template_adds_is_there_in_every_pod_and_process(namespace: Namespace) -> None:
     priority_class = {
         "apiVersion": "scheduling.k8s.io/v1",

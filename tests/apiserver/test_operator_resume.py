@@ -58,6 +58,7 @@ def test_a_job_waits_for_the_end_of_the_one_that_it_resumes_from_and_reads_its_f
     assert run["resumeFrom"] == {"source": place["source"], "load": "Checkpoint"}
 
 
+@pytest.mark.matrix
 def test_a_running_job_can_be_deleted_to_let_the_next_one_begin(
     namespace: Namespace, operator: OperatorProcess, kubelet: FakeKubelet
 ):

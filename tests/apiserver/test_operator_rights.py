@@ -321,6 +321,7 @@ def test_secrets_cannot_be_read_even_those_the_operator_made(namespace: Namespac
         assert "is forbidden" in kubectl.refusal_of(*command, identity, "-n", namespace.name)
 
 
+@pytest.mark.matrix
 def test_viewers_editors_and_admins_of_a_namespace_have_the_same_rights_to_its_jobs(
     namespace: Namespace, kubectl: Kubectl
 ):

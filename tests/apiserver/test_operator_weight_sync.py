@@ -13,6 +13,7 @@ GPU = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
 CHOSEN = {"backend": "Gloo", "reason": "the engines run on CPU"}
 
 
+@pytest.mark.matrix
 def test_kubectl_describe_tells_what_auto_chose_and_why_and_it_stays_over_restarts(
     namespace: Namespace, operator: OperatorProcess, kubelet: FakeKubelet, kubectl: Kubectl
 ):

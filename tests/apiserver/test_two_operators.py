@@ -75,6 +75,7 @@ def history(namespace: Namespace) -> Iterator[History]:
     made.stop()
 
 
+@pytest.mark.matrix
 def test_two_operators_without_a_lease_lead_a_job_through_its_life_as_one_would(
     namespace: Namespace, pair: tuple[OperatorProcess, OperatorProcess], history: History
 ):

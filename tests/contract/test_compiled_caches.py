@@ -91,6 +91,7 @@ def test_a_claim_for_it_has_a_folder_of_the_job_in_every_pod_with_an_engine(name
         ("VLLM_CACHE_ROOT", "import vllm.envs; print(vllm.envs.VLLM_CACHE_ROOT)"),
     ],
 )
+@pytest.mark.matrix
 def test_the_library_asks_the_variable(name: str, question: str, tmp_path: Path) -> None:
     """Triton and FlashInfer are in the CUDA image only."""
     folder = str(tmp_path / "here")

@@ -120,13 +120,13 @@ def test_a_pod_tells_which_checkpoint_it_reads_and_ends_when_it_is_asked_to(tmp_
     first.wait_until(lambda progress: progress.step == 2)
     first.terminate()
     assert first.end()[0] == 143
-    large_file_in(tmp_path / "output" / "checkpoints" / "step-000002", num_bytes=4 * GB)
+    large_file_in(tmp_path / "output" / "checkpoints" / "step-000002", num_bytes=2 * GB)
 
     second = TrainerPod(tmp_path, job(checkpoint={"claimName": "claim"}), attempt=2)
     reading = second.wait_until(lambda progress: progress.heartbeat > 0)
     assert reading.state is TrainerState.STARTING
     assert reading.message.startswith("checking the checkpoint of step 2: ")
-    assert reading.message.endswith("of 4.0 GB")
+    assert reading.message.endswith("of 2.0 GB")
     second.terminate()
     code, message = second.end()
     assert (code, message.reason) == (143, "Terminated")

@@ -111,6 +111,7 @@ def test_the_places_of_experts_are_looked_up_once_however_often_a_worker_begins(
     assert completed.__wrapped__ is vllm_apply
 
 
+@pytest.mark.matrix
 def test_workers_without_experts_of_their_own_do_not_load_what_has_them() -> None:
     experts = CPUUnquantizedExperts.__module__
     script = f"""
@@ -176,6 +177,7 @@ except UserError as error:
 """
 
 
+@pytest.mark.matrix
 def test_experts_of_a_model_that_has_none_are_refused_by_the_name_of_the_field(tmp_path: Path) -> None:
     write_tiny_model(tmp_path)
     arguments = ["--model", str(tmp_path), "--tensor-parallel-size", "2", "--enable-expert-parallel"]
