@@ -83,9 +83,19 @@ def test_copies_are_waited_for(machine: NullMachine) -> None:
     assert lines == ["copied on the GPU True", "copied to the host True", "locked True"]
 
 
+@pytest.mark.parametrize(
+    ("program", "num_buffers"), [(("ipc_delivery",), 6), (("nccl_group", "meets"), 10)], ids=["IPC", "NCCL"]
+)
+def test_copies_are_waited_for_before_an_engine_reads_them(
+    machine: NullMachine, program: tuple[str, ...], num_buffers: int
+) -> None:
+    lines = machine.run(*program, NULL_GPU_DELAY="1").splitlines()
+    assert lines == ["arrived True"] * num_buffers
+
+
 def test_copies_for_a_checkpoint_are_there_when_training_goes_on(machine: NullMachine) -> None:
     lines = machine.run("checkpoint_copies", NULL_GPU_DELAY="1").splitlines()
-    assert lines == ["weights True moments True"] * 3
+    assert lines == ["at once weights True moments True", "later weights True moments True"] * 3
 
 
 def test_a_missing_wait_is_seen(machine: NullMachine) -> None:

@@ -1,5 +1,5 @@
-"""Copies of weights and moments for a checkpoint, while training continues at once and overwrites them:
-whether each has what was there before. Nothing is computed: new values are copied to the GPU."""
+"""Copies of weights and moments for a checkpoint: whether each has what was there when the call returns, and
+also once training has overwritten them. Nothing is computed: new values are copied to the GPU."""
 
 from still_strategy import StillPolicy
 
@@ -16,8 +16,9 @@ def main() -> None:
     training.set(0.0)
     for step in range(3):
         copy = copier.copy()
-        training.set(step + 1.0)
-        print("weights", is_all(copy.model, step), "moments", is_all(copy.optimizer, -step))
+        for when in ("at once", "later"):
+            print(when, "weights", is_all(copy.model, step), "moments", is_all(copy.optimizer, -step))
+            training.set(step + 1.0)
 
 
 def is_all(copied: dict[str, object], number: int) -> bool:

@@ -39,22 +39,29 @@ def in_new_thread(work: Callable[[], object]) -> object:
 def main() -> None:
     os.environ["LOCAL_RANK"] = "1"
     torch.cuda.set_device(1)
-    wanted = torch.arange(NUM_BYTES, dtype=torch.int64).to(torch.uint8)
     device = device_of_rank()
-    weights = Weights(wanted.to(device.device))
+    tensor = torch.zeros(NUM_BYTES, dtype=torch.uint8, device=device.device)
 
-    def of_copy(make: Callable[..., object]) -> bool:
-        copy = make(weights, device)
-        stream = torch.cat([buffer.cpu() for buffer in copy.buffers()])[:-TAG_BYTES]
-        return torch.equal(stream[: len(wanted)], wanted)
+    def is_copied(make: Callable[..., object], number: int) -> object:
+        """Whether a copy has the newest weights, which may still be on their way to the GPU. Each has other
+        bytes, so that those of the one before are seen."""
+        wanted = (torch.arange(NUM_BYTES, dtype=torch.int64) + number).to(torch.uint8).pin_memory()
 
-    print("copied on the GPU", in_new_thread(lambda: of_copy(device_copy)))
-    print("copied to the host", in_new_thread(lambda: of_copy(host_copy)))
+        def is_equal() -> bool:
+            tensor.copy_(wanted, non_blocking=True)
+            copy = make(Weights(tensor), device)
+            stream = torch.cat([buffer.cpu() for buffer in copy.buffers()])[:-TAG_BYTES]
+            return torch.equal(stream[:NUM_BYTES], wanted)
+
+        return in_new_thread(is_equal)
+
+    print("copied on the GPU", is_copied(device_copy, 1))
+    print("copied to the host", is_copied(host_copy, 2))
 
     def locked() -> bool:
         memory = locked_memory(NUM_BYTES)
-        memory.copy_(weights._tensor)
-        return torch.equal(memory, wanted)
+        memory.copy_(tensor)
+        return torch.equal(memory, tensor.cpu())
 
     print("locked", in_new_thread(locked))
     in_new_thread(gc.collect)
