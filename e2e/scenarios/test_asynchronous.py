@@ -1,4 +1,5 @@
-"""A job whose engines sample while it trains, on real pods: an engine and a training process are killed."""
+"""A job whose engines sample while it trains, on real pods: one of them is killed and one is given back, and
+a training process is killed."""
 
 import json
 
@@ -30,6 +31,10 @@ def test_a_job_that_samples_ahead_bears_kills_and_trains_nothing_that_is_too_old
     namespace.wait_for_step(JOB, 5)
     engines = sorted(pod["metadata"]["name"] for pod in namespace.pods_of(JOB, "rollout"))
     namespace.delete_pod(engines[0], is_graceful=False)
+    namespace.wait_for_step(JOB, 10)
+    wait_for_engines(namespace, 2)
+    namespace.kubectl("scale", "grpojob", JOB, "--replicas", "1")
+    wait_for_engines(namespace, 1)
     namespace.wait_for_step(JOB, 15)
     shown = namespace.status(JOB)["async"]
     assert 0 < float(shown["meanStaleness"]) <= shown["maxStaleness"] <= MAX_STALENESS
@@ -57,3 +62,10 @@ def test_a_job_that_samples_ahead_bears_kills_and_trains_nothing_that_is_too_old
     again = checksums[1].keys() & checksums[2].keys()
     assert again, json.dumps(checksums)
     assert all(checksums[1][step] == checksums[2][step] for step in again)
+
+
+def wait_for_engines(namespace: Namespace, num: int) -> None:
+    """Until so many have pods."""
+    namespace.wait_until(
+        lambda: len(namespace.pods_of(JOB, "rollout")) == num, f"{num} engines", timeout_seconds=60
+    )
