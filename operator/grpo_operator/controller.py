@@ -15,12 +15,18 @@ from grpo_operator.cluster.client import Client
 from grpo_operator.cluster.kinds import JOBS, PODS, SECRETS, KubeObject
 from grpo_operator.find_missing import find_missing
 from grpo_operator.observe.cache import Cache, Key
-from grpo_operator.observe.from_cache import UnreadableStatusError, job_and_pods, observe
+from grpo_operator.observe.from_cache import (
+    UnreadableStatusError,
+    is_managed_elsewhere,
+    job_and_pods,
+    observe,
+)
 from grpo_operator.observe.observed import JobView, Observed, Refusal
 from grpo_operator.observe.process_state import ProcessState
 from grpo_operator.observe.stored import version_of
 from grpo_operator.permissions import NO_PERMISSIONS, Permissions
 from grpo_operator.plan import make_plan
+from grpo_operator.plan.draft import Deletion
 from grpo_operator.settings import GIVE_BACK_TIMES, GiveBackTimes
 
 log = logging.getLogger(__name__)
@@ -92,7 +98,7 @@ class Controller:
             event for event in plan.events if self._state.is_new_event(key, event.identity, uid=job.uid)
         ]
         await write_events(self._client, job, events, now=now)
-        is_one_gone = await delete_objects(self._client, self._cache, job, plan.delete)
+        is_one_gone = await self._delete(key, job, plan.delete)
         self._state.mark_deleted(key, [deletion.name for deletion in plan.delete])
         await stop_pods(self._client, self._cache, job, plan.stop)
         held, has_made_pods = self._seconds_until_next_try(key, plan.create, now=now), False
@@ -114,6 +120,16 @@ class Controller:
             plan.requeue_after,
         ]
         return min((wait for wait in waits if wait is not None), default=None)
+
+    async def _delete(self, key: Key, job: JobView, deletions: Sequence[Deletion]) -> bool:
+        """Delete these objects; whether one of them is gone already, or there is something new to say about
+        it. That this operator may not delete the job itself is said on the job."""
+        try:
+            return await delete_objects(self._client, self._cache, job, deletions)
+        except errors.Forbidden as error:
+            if all(deletion.kind != JOBS for deletion in deletions):
+                raise
+            return self._state.mark_undeletable(key, str(error))
 
     def _is_news(self, job: JobView, status: GRPOJobStatus) -> bool:
         """Whether the stored status would be another one once this is written."""
@@ -138,8 +154,10 @@ class Controller:
 
     async def _observe(self, key: Key, *, now: datetime) -> Observed | None:
         """The job as it is, or None when there is nothing to do for us."""
-        if self._cache.job(key) is None:
+        job = self._cache.job(key)
+        if job is None:
             self._state.forget(key)
+        if job is None or is_managed_elsewhere(job):
             return None
         try:
             observed = self._observe_cache(key, now=now)

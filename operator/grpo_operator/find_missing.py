@@ -66,8 +66,10 @@ def _expected(observed: Observed) -> Iterator[ChildName]:
     for engine in observed.rollouts:
         for name in missing_members(engine, names, num_nodes=num_nodes):
             yield PODS, name
-    # While an attempt is yet to begin, no process of the one before may be alive.
-    attempt = status.attempt if has_all_trainers(status) else status.attempt - 1
+    # While an attempt is yet to begin, no process of the one before may be alive. That of a suspended job
+    # ends.
+    is_there = has_all_trainers(status) or status.is_suspended
+    attempt = status.attempt if is_there else status.attempt - 1
     for index in range(spec.trainer.num_nodes if attempt else 0):
         yield PODS, names.trainer(attempt=attempt, index=index)
 

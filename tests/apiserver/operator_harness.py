@@ -62,6 +62,9 @@ class Namespace:
     def job(self, name: str = "copy") -> dict[str, Any]:
         return self.objects.get_namespaced_custom_object(*GROUP, self.name, "grpojobs", name)
 
+    def jobs(self) -> list[dict[str, Any]]:
+        return self.objects.list_namespaced_custom_object(*GROUP, self.name, "grpojobs")["items"]
+
     def status(self, name: str = "copy") -> dict[str, Any]:
         return self.job(name).get("status", {})
 
@@ -114,8 +117,7 @@ class Namespace:
             *self.network.list_namespaced_network_policy(self.name).items,
         ]
         versions = {f"{type(o).__name__}/{o.metadata.name}": o.metadata.resource_version for o in listed}
-        jobs = self.objects.list_namespaced_custom_object(*GROUP, self.name, "grpojobs")["items"]
-        return versions | {job["metadata"]["name"]: job["metadata"]["resourceVersion"] for job in jobs}
+        return versions | {job["metadata"]["name"]: job["metadata"]["resourceVersion"] for job in self.jobs()}
 
     def delete(self) -> None:
         self.core.delete_namespace(self.name)

@@ -13,7 +13,14 @@ from kubernetes.client import ApiException
 
 from .api_server import Kubectl
 from .fake_kubelet import FakeKubelet, running_job
-from .operator_harness import Namespace, OperatorProcess, killed_at_the_end, wait_for_pods, wait_until
+from .operator_harness import (
+    GROUP,
+    Namespace,
+    OperatorProcess,
+    killed_at_the_end,
+    wait_for_pods,
+    wait_until,
+)
 from .test_operator_rights import SCOPES, operator_of_the_chart, rendered_chart
 
 pytestmark = pytest.mark.apiserver
@@ -28,6 +35,7 @@ SAYS = {
     "restricted": "is one of Pod Security restricted",
     "opaque": "makes Secrets of type Opaque only",
     "system": "nothing to do in a namespace of the system",
+    "job": "deletes only jobs that have ended and have ttlSecondsAfterFinished",
 }
 
 
@@ -139,3 +147,15 @@ def test_a_job_runs_under_the_policy_and_a_thief_makes_nothing_but_pods_of_jobs(
         thief.patch_namespaced_pod(others.metadata.name, namespace.name, mine, dry_run="All")
     with pytest.raises(ApiException, match="only what belongs to a GRPOJob"):
         thief.delete_namespaced_pod(others.metadata.name, namespace.name)
+    jobs = client.CustomObjectsApi(thief.api_client)
+
+    def delete_job() -> None:
+        jobs.delete_namespaced_custom_object(*GROUP, namespace.name, "grpojobs", "copy", dry_run="All")
+
+    with pytest.raises(ApiException, match=SAYS["job"]):
+        delete_job()
+    namespace.patch_job({"spec": {"ttlSecondsAfterFinished": 60}})
+    with pytest.raises(ApiException, match=SAYS["job"]):
+        delete_job()
+    namespace.patch_status({"completionTime": "2026-11-28T12:00:00Z"})
+    delete_job()

@@ -25,6 +25,7 @@ from grpo_api.v1alpha1.status import (
     ResumedFrom,
     RoleStatus,
     RolloutStatus,
+    Suspension,
     WaitingForRoom,
     WeightSyncStatus,
 )
@@ -88,6 +89,10 @@ def full_status() -> GRPOJobStatus:
         failures_since_progress=1,
         disruptions_since_progress=1,
         highest_checkpoint_step=10,
+        suspension=Suspension(
+            since=NOW, until=NOW, reason="SuspendedByRule", message="rule gpu", spec_suspend=False
+        ),
+        suspended_seconds=60,
         given_back=1,
         waiting_for_room=WaitingForRoom(since=NOW, tried_at=NOW, held_back_until=NOW),
         micro_batch_tokens=512,
@@ -132,6 +137,7 @@ def change_of(path: str) -> dict[str, Any]:
         "trainer": {"numNodes": 3},
         "engine": {"maxModelLen": 4096},
         "imagePullSecrets": ["another"],
+        "managedBy": "example.com/another",
         "rollout.resources": {"limits": {"memory": "33Gi"}},
         "rollout.nodesPerReplica": 4,
         "rollout.podTemplate": {"spec": {"priorityClassName": "low"}},
@@ -215,7 +221,8 @@ def test_every_field_of_the_spec_is_fixed_or_known_to_change(job: str, jobs: Job
     fields = {section for section in spec if section not in ("rollout", "failurePolicy")}
     fields |= {f"{section}.{name}" for section in ("rollout", "failurePolicy") for name in spec[section]}
     live = {"rollout.replicas", "failurePolicy.maxRestarts", "stallTimeoutSeconds"}
-    live |= {"startupDeadlineSeconds", "schedulingDeadlineSeconds"}
+    live |= {"startupDeadlineSeconds", "schedulingDeadlineSeconds", "activeDeadlineSeconds", "suspend"}
+    live |= {"ttlSecondsAfterFinished", "failurePolicy.rules"}
     # a job has it or rollout
     assert fields | {"colocated"} == {*fixed_paths(GRPOJobSpec), *live}
 

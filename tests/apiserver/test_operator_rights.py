@@ -163,6 +163,8 @@ def test_a_whole_job_runs_under_the_rights_of_the_chart(
     kubelet.end(namespace.pods("trainer", attempt=2)[0], exit_code=0)
     wait_until("it is complete", lambda: namespace.condition("Complete")["status"] == "True")
     wait_until("engines are gone", lambda: namespace.pods("rollout") == [])
+    namespace.patch_job({"spec": {"ttlSecondsAfterFinished": 0}})
+    wait_until("the job is deleted", lambda: namespace.jobs() == [])
     assert "orbidden" not in operator.log()
     assert operator.stop() == 0
 
@@ -273,7 +275,7 @@ DENIED = (
     "delete configmaps",
     "patch configmaps",
     "create grpojobs",
-    "delete grpojobs",
+    "deletecollection grpojobs",
     "patch grpojobs",
     "create deployments",
     "create rolebindings",

@@ -20,6 +20,10 @@ SPLIT = ("rollout", "failurePolicy")
 LIVE = {
     "rollout.replicas",
     "failurePolicy.maxRestarts",
+    "failurePolicy.rules",
+    "suspend",
+    "activeDeadlineSeconds",
+    "ttlSecondsAfterFinished",
     "startupDeadlineSeconds",
     "schedulingDeadlineSeconds",
     "stallTimeoutSeconds",

@@ -19,7 +19,7 @@ from grpo_operator.children.child import Child
 from grpo_operator.children.config import pod_templates
 from grpo_operator.children.names import Names, rollout_node, rollout_position, trainer_position
 from grpo_operator.children.snapshot import JobSnapshot
-from grpo_operator.cluster.kinds import CONFIG_MAPS, NETWORK_POLICIES, PODS, SECRETS, SERVICES
+from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, NETWORK_POLICIES, PODS, SECRETS, SERVICES
 from grpo_operator.observe.engine_pods import as_engines
 from grpo_operator.observe.observed import (
     ContainerTermination,
@@ -136,6 +136,9 @@ class FakeCluster:
         self.generation = 1
         self.is_deleting = False
         self.accepted_loss = ""
+        self.tracked_by = ""
+        self.is_gone = False
+        """Whether the operator has deleted the job."""
         self.finalizers: tuple[str, ...] = ()
         self.status = GRPOJobStatus()
         self.pods: dict[str, PodView] = {}
@@ -187,6 +190,7 @@ class FakeCluster:
             status=self.status,
             accepted_loss=self.accepted_loss,
             finalizers=self.finalizers,
+            tracked_by=self.tracked_by,
         )
         found = JobAndPods(job, rollouts=engines)
         return Observed(
@@ -234,6 +238,9 @@ class FakeCluster:
         plan = self.plan()
         self.status = plan.status
         for deletion in plan.delete:
+            if deletion.kind == JOBS:
+                self.is_gone = (deletion.name, deletion.uid) == (self.name, self.uid)
+                continue
             assert self.pods[deletion.name].uid == deletion.uid
             assert not self.pods[deletion.name].is_deleting, f"{deletion.name} is deleted twice"
             self.change(deletion.name, is_deleting=True)

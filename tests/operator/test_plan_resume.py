@@ -221,3 +221,16 @@ def test_an_engine_out_of_memory_says_so_too():
     message = cluster.status.last_failure.message
     assert "raise rollout.resources.limits.memory" in message
     assert message.endswith("with resumeFrom.job: copy it continues from the checkpoint of step 4")
+
+
+def test_a_suspended_job_writes_down_what_it_resumes_from_before_the_other_job_is_deleted():
+    cluster = ResumingCluster(RUNNING)
+    assert cluster.spec is not None
+    cluster.spec = cluster.spec.model_copy(update={"suspend": True})
+    cluster.settle()
+    assert (cluster.status.phase, cluster.why()[0]) == (Phase.SUSPENDED, Reason.SUSPENDED)
+    assert cluster.status.resumed_from is not None and cluster.status.resumed_from.source == SOURCE
+    cluster.other = None
+    cluster.spec = cluster.spec.model_copy(update={"suspend": False})
+    cluster.start()
+    assert (cluster.status.phase, cluster.status.attempt) == (Phase.RUNNING, 1)

@@ -48,7 +48,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "grpo-operator.rules" -}}
 - apiGroups: [grpo.dev]
   resources: [grpojobs]
-  verbs: [get, list, watch]
+  verbs: [get, list, watch, delete]
 - apiGroups: [grpo.dev]
   resources: [grpojobs/status]
   verbs: [patch]

@@ -83,6 +83,17 @@ class Reason(StrEnum):
     IN_PROGRESS = "InProgress"
     """The job has not ended."""
 
+    # While a job is suspended
+    SUSPENDING = "Suspending"
+    """The job is suspended and its pods end; the message names one that has not ended yet."""
+    SUSPENDED = "Suspended"
+    """`spec.suspend` is true. The job has no pods, or they end; no deadline runs."""
+    SUSPENDED_BY_RULE = "SuspendedByRule"
+    """A rule of failurePolicy with the action Suspend has suspended the job, until somebody changes
+    `spec.suspend`; the message names the rule and the failure."""
+    UNSUSPENDED = "Unsuspended"
+    """The job is no longer suspended and continues as the next attempt, which is not counted."""
+
     # When a job ends
     COMPLETED = "Completed"
     """Every step is done."""
@@ -98,6 +109,9 @@ class Reason(StrEnum):
     SCHEDULING_DEADLINE_EXCEEDED = "SchedulingDeadlineExceeded"
     """The pods of an attempt had to wait for nodes longer than `schedulingDeadlineSeconds`; the message says
     what they waited for; the job fails."""
+    ACTIVE_DEADLINE_EXCEEDED = "ActiveDeadlineExceeded"
+    """The job has taken longer than `activeDeadlineSeconds`; its pods save a checkpoint and end, and the job
+    fails."""
     TRAINER_STALLED = "TrainerStalled"
     """The trainer answered, but made no progress for `stallTimeoutSeconds`, also when not one completion was
     finished for so long; next attempt, counted."""
@@ -217,6 +231,9 @@ class Reason(StrEnum):
     """A rollout pod that is lost, or whose engine is hung, is replaced; the message says why."""
     FAILED = "Failed"
     """The job has failed; the message says why."""
+    NOT_DELETED = "NotDeleted"
+    """`ttlSecondsAfterFinished` does not delete the job, because Argo CD or Flux tracks it and would create
+    it again; the message says what to do."""
 
 
 EFFECT_REASONS = frozenset({Reason.PEER_LOST})

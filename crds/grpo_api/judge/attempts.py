@@ -1,14 +1,23 @@
 """What follows the end of an attempt: whether another one can help, what it counts for, and how long it
 waits and computes with. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from grpo_api.contract.progress import Progress
 from grpo_api.contract.reasons import Reason, ReasonMessage
-from grpo_api.judge.causes import Cause
+from grpo_api.judge.causes import COUNTED, NOT_COUNTED, Cause, Consequence
+from grpo_api.v1alpha1.spec import FailureAction, FailureRule
 from grpo_api.v1alpha1.status import ErrorSignature
 
+Ended = TypeVar("Ended")
+_CONSEQUENCES = {
+    FailureAction.FAIL: Consequence(is_retried=False, is_counted=False),
+    FailureAction.RESTART: COUNTED,
+    FailureAction.IGNORE: NOT_COUNTED,
+    FailureAction.SUSPEND: NOT_COUNTED,
+}
 _FIRST_PAUSE_SECONDS = 5.0
 _LONGEST_PAUSE_SECONDS = 60.0
 _LONGEST_DISRUPTION_PAUSE_SECONDS = 600.0
@@ -85,6 +94,34 @@ class WithoutProgress:
             return self
         known = newest_step(self.checkpoint_step, progress.resumed_from_step)
         return replace(self, checkpoint_step=known).with_checkpoint(progress.checkpoint_step)
+
+
+def acting_rule(
+    rules: Sequence[FailureRule] | None, cause: Cause[Any], *, role: str, attempt: int
+) -> FailureRule | None:
+    """The first of `failurePolicy.rules` that is about this cause, which ended a pod of `role` in `attempt`;
+    None where the exit code decides."""
+    reason = cause.why.reason
+    matches = (
+        rule
+        for rule in rules or ()
+        if rule.is_about(role=role, exit_code=cause.exit_code, reason=reason, attempt=attempt)
+    )
+    return next(matches, None)
+
+
+def with_rule(cause: Cause[Ended], rule: FailureRule) -> Cause[Ended]:
+    """The cause with what this rule has follow from it, and with the rule in its message. That the same error
+    ended the attempt before says nothing then."""
+    follows = _CONSEQUENCES[rule.action]
+    lowers_budget = cause.consequence.lowers_budget and follows.is_retried
+    message = f"{cause.why.message} (rule {rule.name} of failurePolicy: {rule.action.value})"
+    return replace(
+        cause,
+        why=replace(cause.why, message=message),
+        consequence=replace(follows, lowers_budget=lowers_budget),
+        error=None,
+    )
 
 
 def why_final(

@@ -22,13 +22,15 @@ class Phase(StrEnum):
     STARTING = "Starting"
     RUNNING = "Running"
     RESTARTING = "Restarting"
+    SUSPENDED = "Suspended"
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
 
 
 class ConditionType(StrEnum):
     """The conditions of a job. The operator writes all of them when it first sees the job, but for
-    MismatchHigh and NoLearningSignal, which are there only in a job in which they have been True."""
+    MismatchHigh and NoLearningSignal, which are there only in a job in which they have been True, and
+    Suspended, which is there only in a job that has been suspended."""
 
     READY = "Ready"
     RUNNING = "Running"
@@ -39,6 +41,7 @@ class ConditionType(StrEnum):
     FINISHED = "Finished"
     MISMATCH_HIGH = "MismatchHigh"
     NO_LEARNING_SIGNAL = "NoLearningSignal"
+    SUSPENDED = "Suspended"
 
 
 AnyConditionType = Annotated[
@@ -144,6 +147,21 @@ class WaitingForRoom(ApiModel):
     Absent while pods are created."""
 
 
+class Suspension(ApiModel):
+    """How a job is suspended, or was the last time."""
+
+    since: datetime
+    """When it began."""
+    until: datetime | None = None
+    """When it ended. Absent while it lasts."""
+    reason: ShortText
+    """The cause in one CamelCase word."""
+    message: Message = ""
+    """The cause in a sentence."""
+    spec_suspend: bool | None = None
+    """`spec.suspend` when a rule suspended the job. Another value ends that."""
+
+
 class WeightSyncStatus(ApiModel):
     """How the weights of a run travel, as chosen when the job started."""
 
@@ -231,7 +249,7 @@ class GRPOJobStatus(ApiModel):
     `failuresSinceProgress` and not this."""
     disruptions: int = 0
     """How many times the job was restarted after a disruption, in total: evictions, preemptions and node
-    losses, which do not count against failurePolicy.maxRestarts."""
+    losses, which do not count against failurePolicy.maxRestarts, and what a rule ignores."""
     failures_since_progress: int = 0
     """Restarts after failures since the job last made progress. Progress is a committed checkpoint of a
     higher step than any before. failurePolicy.maxRestarts limits this number."""
@@ -241,6 +259,10 @@ class GRPOJobStatus(ApiModel):
     highest_checkpoint_step: int | None = None
     """Step of the highest checkpoint that any attempt has committed to the claim. Absent without
     checkpoint.claimName, because nothing is kept from one attempt to the next."""
+    suspension: Suspension | None = None
+    """The newest suspension of the job."""
+    suspended_seconds: int = 0
+    """How long earlier suspensions took in total."""
     given_back: int = 0
     """How many times the job gave its nodes back because not all the pods that it needs found one. These are
     no restarts."""
@@ -280,3 +302,8 @@ class GRPOJobStatus(ApiModel):
     def is_held_back(self) -> bool:
         """Whether the job has given its nodes back and does not make its pods again yet."""
         return self.waiting_for_room is not None and self.waiting_for_room.held_back_until is not None
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether the job is suspended, whether or not its pods have ended."""
+        return self.suspension is not None and self.suspension.until is None

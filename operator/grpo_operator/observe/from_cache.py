@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from grpo_api.contract import labels
 from grpo_api.problems import problems_of
 from grpo_api.v1alpha1.job import ObjectMeta
-from grpo_api.v1alpha1.spec import GRPOJobSpec
+from grpo_api.v1alpha1.spec import MANAGED_BY_US, GRPOJobSpec
 from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.children.config import pod_templates, stored_spec
 from grpo_operator.children.names import Names, rollout_position, trainer_position
@@ -21,6 +21,7 @@ from grpo_operator.observe.engine_pods import as_engines
 from grpo_operator.observe.observed import JobAndPods, JobView, Observed, OtherJob, Remembered
 from grpo_operator.observe.pod_view import pod_view
 from grpo_operator.observe.stored import DIGEST
+from grpo_operator.observe.tracking import tracked_by
 
 
 class UnreadableStatusError(Exception):
@@ -107,6 +108,7 @@ def _other_job(cache: Cache, job: JobView) -> OtherJob | None:
 def job_view(item: KubeObject) -> JobView:
     """A job object as the planner sees it. Raises UnreadableStatusError."""
     meta = ObjectMeta.from_object(item["metadata"])
+    annotations = item["metadata"].get("annotations") or {}
     spec, problem = _spec(item.get("spec", {}))
     try:
         status = GRPOJobStatus.from_object(item.get("status") or {})
@@ -126,8 +128,14 @@ def job_view(item: KubeObject) -> JobView:
         spec=spec,
         problem=problem,
         status=status,
-        accepted_loss=(item["metadata"].get("annotations") or {}).get(labels.ACCEPTED_LOSS, ""),
+        accepted_loss=annotations.get(labels.ACCEPTED_LOSS, ""),
+        tracked_by=tracked_by(labels=item["metadata"].get("labels") or {}, annotations=annotations),
     )
+
+
+def is_managed_elsewhere(item: KubeObject) -> bool:
+    """Whether another controller is responsible for a job. Its spec and status need not be readable here."""
+    return (item.get("spec") or {}).get("managedBy") not in (None, MANAGED_BY_US)
 
 
 def _spec(data: Any) -> tuple[GRPOJobSpec | None, str]:

@@ -32,6 +32,8 @@ class JobView:
     accepted_loss: str = ""
     """The loss that its annotation accepts: the step of a checkpoint that is no longer there."""
     finalizers: tuple[str, ...] = ()
+    tracked_by: str = ""
+    """The GitOps controller that would create it again if it were deleted; empty where none would."""
 
     @property
     def identity(self) -> tuple[str, str]:
@@ -286,6 +288,8 @@ class Remembered:
     """When this process made the Secret with the tokens; None where it did not."""
     told_notes: str | None = None
     """The notes that this process wrote into the condition Ready; None before the first time."""
+    undeletable: str = ""
+    """Why the API server did not let this process delete the job; empty where it has not tried."""
 
 
 @dataclass(frozen=True)

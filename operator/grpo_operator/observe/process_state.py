@@ -75,6 +75,8 @@ class _Entry:
     tokens_made_at: datetime | None = None
     """When this process made the Secret, or met it when it tried to."""
     told_notes: str | None = None
+    undeletable: str = ""
+    """Why the API server did not let this operator delete the job."""
     written_events: set[tuple[str, str, str]] = field(default_factory=set)
     """(uid of the job, reason, key) of each."""
 
@@ -168,6 +170,13 @@ class ProcessState:
         for name in pods:
             self._entry(key).alive.pop(name, None)
 
+    def mark_undeletable(self, key: Key, why: str) -> bool:
+        """The API server does not let this operator delete the job itself. Returns whether that is another
+        reason than before."""
+        entry = self._entry(key)
+        known, entry.undeletable = entry.undeletable, why
+        return known != why
+
     def mark_tokens_made(self, key: Key, *, now: datetime) -> None:
         """The Secret of the job exists."""
         self._entry(key).tokens_made_at = now
@@ -217,6 +226,10 @@ class ProcessState:
         if job.status.is_held_back:
             # The same attempt comes again with processes that count their heartbeats from the start.
             self._entry(key).report = TrainerReport(uid=job.uid, attempt=attempt)
+        if job.status.is_suspended and not found.rollouts:
+            # the engines that come after a suspension take nobody's place
+            entry = self._entry(key)
+            entry.highest_incarnations, entry.found_engines = {}, frozenset()
         is_failing = any(pod.has_failed for pod in found.trainers if pod.position[0] == attempt)
         positions = frozenset(engine.position for engine in found.rollouts)
         return Remembered(
@@ -230,6 +243,7 @@ class ProcessState:
             refusal=self._entry(key).refusal,
             tokens_made_at=self._entry(key).tokens_made_at,
             told_notes=self._entry(key).told_notes,
+            undeletable=self._entry(key).undeletable,
         )
 
     def _begin(self, key: Key, *, uid: str) -> None:

@@ -18,6 +18,7 @@ from grpo_api.contract import labels
 from grpo_operator.children.config import content_digest
 from grpo_operator.children.pod import RUN_CONFIG_KEY
 from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, PODS, Kind, KubeObject
+from grpo_operator.observe.tracking import is_mark
 
 DIGEST = "contentDigest"
 """Where the digest of all that a ConfigMap holds is pruned: the largest part of it is left out."""
@@ -78,8 +79,9 @@ def pruned(kind: Kind, item: KubeObject) -> KubeObject:
     found = {key: value for key, value in item.items() if key != "metadata"}
     found["metadata"] = _without(item["metadata"], _LEFT_OUT_OF_METADATA)
     annotations = item["metadata"].get("annotations") or {}
-    if kind == JOBS and labels.ACCEPTED_LOSS in annotations:
-        found["metadata"]["annotations"] = _only(annotations, (labels.ACCEPTED_LOSS,))
+    read = [key for key in annotations if key == labels.ACCEPTED_LOSS or is_mark(key)]
+    if kind == JOBS and read:
+        found["metadata"]["annotations"] = _only(annotations, tuple(read))
     if kind == PODS:
         spec, mounted = item.get("spec", {}), _MOUNTED if _has_not_started(item) else ()
         of_container = (*_POD_CONTAINER, *mounted)

@@ -14,10 +14,12 @@ from grpo_operator.observe.observed import Observed
 from grpo_operator.permissions import NO_PERMISSIONS, Permissions
 from grpo_operator.plan.draft import Draft, Plan, Policy, Stage
 from grpo_operator.plan.events import events_of
+from grpo_operator.plan.policies.active_deadline import fail_without_pods, keep_active_deadline
 from grpo_operator.plan.policies.beginning import require_network_policy, require_permission
 from grpo_operator.plan.policies.completion import complete_when_done
 from grpo_operator.plan.policies.conditions import write_conditions
 from grpo_operator.plan.policies.counts import count_pods
+from grpo_operator.plan.policies.expiry import delete_when_expired
 from grpo_operator.plan.policies.failure import accept_loss, end_attempt_on_failure
 from grpo_operator.plan.policies.progress import fold_progress
 from grpo_operator.plan.policies.record_blocker import record_blocker, record_why_left_alone
@@ -28,6 +30,7 @@ from grpo_operator.plan.policies.room import wait_for_room
 from grpo_operator.plan.policies.shared import provide_network_policy, provide_shared
 from grpo_operator.plan.policies.snapshot import begin, keep_snapshot, pin_image, wait_until_readable
 from grpo_operator.plan.policies.startup import keep_startup_deadline
+from grpo_operator.plan.policies.suspend import end_pods, suspend
 from grpo_operator.plan.policies.trainer import end_earlier_attempts, keep_trainers
 from grpo_operator.settings import GIVE_BACK_TIMES, GiveBackTimes
 
@@ -46,6 +49,7 @@ def life_cycle(
     A decision may move the job to another stage, and the rows after it are those of that stage.
     """
     new, left_alone, active, held_back = Stage.NEW, Stage.LEFT_ALONE, Stage.ACTIVE, Stage.HELD_BACK
+    suspended, stopping = Stage.SUSPENDED, Stage.STOPPING
     ended, deleted = Stage.ENDED, Stage.DELETED
 
     def during(*stages: Stage) -> frozenset[Stage]:
@@ -62,21 +66,30 @@ def life_cycle(
         (require_permission(permissions), during(new)),
         # a job that resumes from another one waits for its end
         (resume_after_another, during(new)),
+        # one that is suspended does not begin
+        (suspend, during(new, left_alone)),
         # what this job runs, written down once
         (begin(runtime_image), during(new)),
-        (keep_snapshot, during(active, held_back, ended)),
+        (keep_snapshot, during(active, held_back, suspended, ended)),
         # one build of the image for all pods of the run
         (pin_image, during(active, held_back)),
         # the trainer's newest numbers
-        (fold_progress, during(left_alone, active)),
+        (fold_progress, during(left_alone, active, suspended)),
         # pod 0 has done every step
-        (complete_when_done, during(left_alone, active, held_back)),
+        (complete_when_done, during(left_alone, active, held_back, suspended)),
+        # a person, a queue or a rule has the job wait without pods; no clock runs
+        (suspend, during(left_alone, active, held_back, suspended)),
+        # a job that has taken too long ends, and its pods save what they have
+        (keep_active_deadline, during(active, held_back)),
         # one lost trainer pod ends the attempt, and so does a stalled trainer
         (end_attempt_on_failure, during(active, held_back)),
         # an attempt gets to its first step in time
         (keep_startup_deadline, during(active)),
         # only a person accepts that checkpoints are gone
         (accept_loss, during(left_alone, active, held_back)),
+        # all pods go, with time for a checkpoint
+        (end_pods, during(suspended, stopping)),
+        (fail_without_pods, during(stopping)),
         # older attempts go before the current one comes
         (end_earlier_attempts, during(active, held_back)),
         # a gang that is not complete gives its nodes back, and comes again later
@@ -96,13 +109,15 @@ def life_cycle(
         ),
         # a job that has ended gives its hardware back
         (release_pods, during(ended)),
+        # and is deleted when its time is over
+        (delete_when_expired, during(ended)),
         # a pod that cannot start, an engine that keeps ending, a refused child
         (record_blocker, during(active)),
         (record_why_left_alone, during(left_alone)),
         # counts and phase
-        (count_pods, during(left_alone, active, held_back, ended)),
+        (count_pods, during(left_alone, active, held_back, suspended, stopping, ended)),
         # why it is as it is
-        (write_conditions, during(left_alone, active, held_back, ended)),
+        (write_conditions, during(left_alone, active, held_back, suspended, stopping, ended)),
     )
 
 

@@ -12,9 +12,11 @@ from grpo_api.contract.endpoints import TRAINER_CONTAINER
 from grpo_api.contract.environment import Role
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.reasons import Reason, ReasonMessage
+from grpo_api.judge.attempts import acting_rule
 from grpo_api.judge.causes import Cause, Precedence, cause_of, certain, disruption
 from grpo_api.judge.clocks import has_begun, stalled
 from grpo_api.judge.engines import NO_ENGINE_SECONDS, EngineAbsence, errors_end_job
+from grpo_api.v1alpha1.spec import FailedRole, FailureAction, FailureRule
 from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.observe.image_build import other_build
 from grpo_operator.observe.observed import ContainerTermination, EngineView, Observed, PodView
@@ -26,9 +28,9 @@ from grpo_operator.plan.termination import end_of
 from grpo_operator.plan.without_progress import has_worked
 
 _SHORTEST_WAIT_SECONDS = 5.0
-_Errors = list[tuple[EngineView, ContainerTermination]]
-"""Engines in rollout pods that have said that no retry can mend their error (exit code 40), with the end in
-which they said so. One that ends no attempt is shown in conditions and started again."""
+_Ends = list[tuple[EngineView, ContainerTermination]]
+"""Engines in rollout pods that have ended, with how. One that ends no attempt is shown in conditions and
+started again."""
 
 
 def causes_of(draft: Draft, observed: Observed) -> list[Cause[PodRef]]:
@@ -44,11 +46,21 @@ def causes_of(draft: Draft, observed: Observed) -> list[Cause[PodRef]]:
     have_met = has_reported(draft.status, attempt=facts.attempt)
     return [
         *of_engines,
+        *_ends_with_a_rule(draft, observed),
         *_failed_pods(draft),
         *_vanished_pods(draft.snapshot.names.trainer(attempt=facts.attempt, index=i) for i in missing),
         *([] if have_met else _other_builds(facts.gang.values(), draft.status)),
         *_stalled_trainer(draft, observed),
     ]
+
+
+def rule_about(cause: Cause[PodRef], draft: Draft) -> FailureRule | None:
+    """The rule of failurePolicy that decides what follows from a cause; None where the exit code does. An
+    engine that would only be started again is the subject of rules with the role rollout alone."""
+    role, rules = cause.ended.role, draft.snapshot.spec.failure_policy.failure_rules or ()
+    if role is Role.ROLLOUT and cause.exit_code != ExitCode.USER_ERROR:
+        rules = _of_rollout(rules)
+    return acting_rule(rules, cause, role=role.value if role else "", attempt=draft.facts.attempt)
 
 
 def wake_for_causes(draft: Draft, observed: Observed, now: datetime) -> Draft:
@@ -167,7 +179,7 @@ def _wake_when_stalled(draft: Draft, observed: Observed) -> Draft:
 
 def _engine_errors(draft: Draft, observed: Observed) -> list[Cause[PodRef]]:
     """Engines whose error ends the attempt."""
-    errors = _errors_of_engines(draft.facts, observed)
+    errors = _errors_of_engines(draft, observed)
     worked, report = has_worked(draft.status), observed.remembered.report
     is_before_first_step = draft.facts.first_step is FirstStep.NOT_BEGUN and not worked
     if not errors_end_job(
@@ -184,7 +196,7 @@ def _engine_errors(draft: Draft, observed: Observed) -> list[Cause[PodRef]]:
 def _wake_when_no_engine(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """Plan again when engines in error may end the job: reports that say the same as before cause no plan.
     Another engine that ends causes one by itself."""
-    errors = _errors_of_engines(draft.facts, observed)
+    errors = _errors_of_engines(draft, observed)
     if not draft.is_running or not errors:
         return draft
     since = observed.remembered.report.absence.since
@@ -195,13 +207,49 @@ def _wake_when_no_engine(draft: Draft, observed: Observed, now: datetime) -> Dra
     return draft.waking_after(max(_SHORTEST_WAIT_SECONDS, left))
 
 
-def _errors_of_engines(facts: AttemptFacts, observed: Observed) -> _Errors:
-    """Rollout pods that are not ready because their engine ended with 40 in the current attempt. Of an engine
-    of several pods no kubelet restarts any: it is looked at until it is replaced."""
+def _errors_of_engines(draft: Draft, observed: Observed) -> _Ends:
+    """Rollout pods that are not ready because their engine ended with 40 in the current attempt, but for
+    those that a rule of failurePolicy ignores."""
+    return [
+        (pod, end)
+        for pod, end in _ended_engines(draft.facts, observed)
+        if end.exit_code == ExitCode.USER_ERROR and _action_on(draft, pod, end) is not FailureAction.IGNORE
+    ]
+
+
+def _ends_with_a_rule(draft: Draft, observed: Observed) -> list[Cause[PodRef]]:
+    """Engines that have ended, of which a rule of failurePolicy with the role rollout says that they end the
+    attempt. Any other engine is only started again. Nothing else is waited for, as no trainer pod has
+    failed."""
+    return [
+        replace(_of_engine(draft, *each), precedence=Precedence.CERTAIN)
+        for each in _ended_engines(draft.facts, observed)
+        if _action_on(draft, *each) not in (None, FailureAction.IGNORE)
+    ]
+
+
+def _action_on(draft: Draft, pod: EngineView, termination: ContainerTermination) -> FailureAction | None:
+    rules = draft.snapshot.spec.failure_policy.failure_rules or ()
+    cause = _of_engine(draft, pod, termination)
+    rule = acting_rule(_of_rollout(rules), cause, role=FailedRole.ROLLOUT.value, attempt=draft.facts.attempt)
+    return rule.action if rule else None
+
+
+def _of_rollout(rules: tuple[FailureRule, ...]) -> tuple[FailureRule, ...]:
+    return tuple(rule for rule in rules if rule.role is FailedRole.ROLLOUT)
+
+
+def _of_engine(draft: Draft, pod: EngineView, termination: ContainerTermination) -> Cause[PodRef]:
+    return _of_termination(pod, termination, role=Role.ROLLOUT, has_worked=has_worked(draft.status))
+
+
+def _ended_engines(facts: AttemptFacts, observed: Observed) -> _Ends:
+    """Rollout pods that are not ready because their engine ended in the current attempt. Of an engine of
+    several pods no kubelet restarts any: it is looked at until it is replaced."""
     found = []
     for pod in observed.rollouts:
         termination = pod.termination or pod.last_termination
-        if termination is None or termination.exit_code != ExitCode.USER_ERROR:
+        if termination is None:
             continue
         is_out = pod.is_alive and not pod.is_ready and is_unready_since(pod, termination)
         if pod.has_several_pods:
@@ -220,7 +268,7 @@ def _is_of_attempt(termination: ContainerTermination, facts: AttemptFacts) -> bo
     return termination.finished_at >= facts.first_pod_at
 
 
-def _is_every_engine(errors: _Errors, draft: Draft, observed: Observed) -> bool:
+def _is_every_engine(errors: _Ends, draft: Draft, observed: Observed) -> bool:
     """Whether no engine is left that may come back: all replicas have pods, all of them in `errors`."""
     in_error = {pod.uid: pod.position[0] for pod, _ in errors}
     is_complete = set(range(draft.snapshot.num_engines)) <= set(in_error.values())

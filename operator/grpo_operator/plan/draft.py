@@ -26,6 +26,10 @@ class Stage(StrEnum):
     """It has an attempt, which waits, starts or trains."""
     HELD_BACK = "HeldBack"
     """It has given its nodes back, and makes the pods of its attempt again later."""
+    SUSPENDED = "Suspended"
+    """It is to have no pods until what suspends it is over, and then continues as the next attempt."""
+    STOPPING = "Stopping"
+    """It is past its active deadline, and fails once its pods have saved a checkpoint and ended."""
     ENDED = "Ended"
     """It is complete or has failed, which is final."""
     DELETED = "Deleted"
@@ -40,6 +44,8 @@ class Stage(StrEnum):
             return cls.ENDED
         if job.status.attempt == 0:
             return cls.NEW
+        if job.status.is_suspended:
+            return cls.SUSPENDED
         return cls.HELD_BACK if job.status.is_held_back else cls.ACTIVE
 
 
@@ -76,6 +82,8 @@ class Draft:
     """Why the job is left alone, in that stage."""
     waits_for: ReasonMessage | None = None
     """What keeps trainer pods from being made. The conditions say it."""
+    without_pods: ReasonMessage | None = None
+    """Why the job is to have no pods, in the stages in which it has none."""
     rollout_waits_for: ReasonMessage | None = None
     """What keeps a rollout pod from being made. The conditions say it."""
     early_end: ReasonMessage | None = None

@@ -10,6 +10,7 @@ from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.conditions import ConditionState, condition, with_condition
 from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.last_failure import PodRef, last_failure
+from grpo_operator.plan.suspension import ended_suspension
 
 
 def complete(draft: Draft, observed: Observed, now: datetime, *, message: str) -> Draft:
@@ -53,6 +54,7 @@ def _ended(draft: Draft, observed: Observed, now: datetime, why: ReasonMessage, 
         status = with_condition(status, kind, state, generation=observed.job.generation, now=now)
     phase = Phase.SUCCEEDED if is_success else Phase.FAILED
     changes = {"phase": phase, "completion_time": now, "waiting_for_room": None}
+    changes |= ended_suspension(status, now)
     return replace(draft, status=status.model_copy(update=changes), stage=Stage.ENDED)
 
 

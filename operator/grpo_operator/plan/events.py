@@ -10,8 +10,9 @@ from grpo_operator.children.names import rollout_node, rollout_position
 from grpo_operator.cluster.kinds import PODS
 from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.conditions import condition, is_true
-from grpo_operator.plan.draft import Draft, EventDraft
+from grpo_operator.plan.draft import Draft, EventDraft, Stage
 from grpo_operator.plan.facts import has_reported
+from grpo_operator.plan.notes import why_not_deleted
 from grpo_operator.plan.termination import explain_termination
 
 
@@ -26,9 +27,10 @@ def _beginning(draft: Draft, observed: Observed) -> Iterator[EventDraft]:
     if old.attempt == 0 and new.attempt > 0:
         yield EventDraft(ReasonMessage(Reason.MODE_CHOSEN, f"{new.mode}, because {new.mode_reason}"), key="")
     restarting = condition(new, ConditionType.RESTARTING)
-    if new.attempt > old.attempt > 0 and restarting:
+    if new.attempt > old.attempt > 0 and restarting and is_true(new, ConditionType.RESTARTING):
         why = ReasonMessage(Reason.RESTARTING, restarting.message)
         yield EventDraft(why, key=str(new.attempt), is_warning=True)
+    yield from _suspensions(old, new)
     running = condition(new, ConditionType.RUNNING)
     if new.given_back > old.given_back and running:
         why = ReasonMessage(Reason.WAITING_FOR_ROOM, running.message)
@@ -49,6 +51,22 @@ def _beginning(draft: Draft, observed: Observed) -> Iterator[EventDraft]:
         yield EventDraft(why, key=str(new.attempt))
 
 
+def _suspensions(old: GRPOJobStatus, new: GRPOJobStatus) -> Iterator[EventDraft]:
+    """That the job is suspended and by what, and that it continues."""
+    known = new.suspension
+    if known is None:
+        return
+    if new.is_suspended and not old.is_suspended:
+        is_warning = known.reason == Reason.SUSPENDED_BY_RULE
+        why = ReasonMessage(known.reason, known.message)
+        yield EventDraft(why, key=f"{known.since:%Y-%m-%dT%H:%M:%SZ}", is_warning=is_warning)
+    if old.is_suspended and known.until is not None and not is_true(new, ConditionType.FINISHED):
+        seconds = (known.until - known.since).total_seconds()
+        message = f"attempt {new.attempt} follows: the job was suspended for {seconds:.0f} s"
+        why = ReasonMessage(Reason.UNSUSPENDED, message)
+        yield EventDraft(why, key=f"{known.until:%Y-%m-%dT%H:%M:%SZ}")
+
+
 def _loaded_step(status: GRPOJobStatus) -> int | None:
     return status.resumed_from.step if status.resumed_from else None
 
@@ -66,9 +84,11 @@ def _resumed(status: GRPOJobStatus, observed: Observed) -> str:
 
 def _replacements(draft: Draft, observed: Observed) -> Iterator[EventDraft]:
     """Rollout pods that take the place of lost ones. More replicas are no replacement, and neither are pods
-    that come again after all were given back."""
+    that come again after all were given back or the job was suspended."""
     if draft.status.given_back and draft.status.waiting_for_room:
         return
+    suspension = draft.status.suspension
+    suspended_until = suspension.until if suspension else None
     desired_before = observed.job.status.rollout.desired
     for child in draft.create:
         position = rollout_position(child.name) if child.kind == PODS else None
@@ -76,6 +96,8 @@ def _replacements(draft: Draft, observed: Observed) -> Iterator[EventDraft]:
             continue
         before = [pod for pod in observed.rollouts if pod.position[0] == position[0]]
         lost = max(before, key=lambda pod: pod.position, default=None)
+        if lost and lost.created_at and suspended_until and lost.created_at < suspended_until:
+            continue
         cause = "it is gone: it was deleted or its node was removed"
         if lost is not None:
             cause = draft.given_up_engines.get(lost.uid) or _what_happened_to(lost)
@@ -104,6 +126,9 @@ def _what_happened_to(lost: PodView) -> str:
 
 def _end(draft: Draft, observed: Observed) -> Iterator[EventDraft]:
     found = condition(draft.status, ConditionType.FINISHED)
+    not_deleted = why_not_deleted(observed.job)
+    if draft.stage is Stage.ENDED and not_deleted and not_deleted not in observed.job.status.notes:
+        yield EventDraft(ReasonMessage(Reason.NOT_DELETED, not_deleted), key="", is_warning=True)
     if not is_true(draft.status, ConditionType.FINISHED) or found is None:
         return
     if is_true(observed.job.status, ConditionType.FINISHED):

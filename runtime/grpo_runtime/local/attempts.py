@@ -8,11 +8,11 @@ from enum import Enum
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import Progress, TerminationMessage
 from grpo_api.contract.reasons import Reason, ReasonMessage
-from grpo_api.judge.attempts import WithoutProgress, why_final
+from grpo_api.judge.attempts import WithoutProgress, acting_rule, why_final, with_rule
 from grpo_api.judge.causes import Cause, cause_of, first_cause
 from grpo_api.judge.clocks import Clocks, stalled
 from grpo_api.judge.engines import EngineAbsence, errors_end_job
-from grpo_api.v1alpha1.spec import GRPOJobSpec
+from grpo_api.v1alpha1.spec import FailedRole, FailureAction, FailureRule, GRPOJobSpec
 from grpo_api.v1alpha1.status import ErrorSignature
 from grpo_runtime.local.process_table import ProcessOutcome
 
@@ -43,6 +43,7 @@ def outcome_of_attempt(
     past: WithoutProgress,
     max_restarts: int,
     is_stop_requested: bool,
+    rules: Sequence[FailureRule] | None = None,
     has_worked: bool = False,
     error_before: ErrorSignature | None = None,
 ) -> AttemptOutcome:
@@ -50,7 +51,8 @@ def outcome_of_attempt(
 
     `past` are the attempts without progress before it, `has_worked` is as in `exit_policy`, and
     `error_before` is what ended the attempt before it. No node evicts a local process: a stop that was not
-    requested counts as a failure like others.
+    requested counts as a failure like others. Of the `rules` of failurePolicy one with the action Suspend
+    ends the run, which continues when it is started again.
     """
     cause = first_cause(
         cause_of(outcome.termination, outcome, has_worked=has_worked)
@@ -62,6 +64,12 @@ def outcome_of_attempt(
     if is_stop_requested and cause.consequence.is_retried:
         was_stopped = cause.exit_code == ExitCode.TERMINATED
         return AttemptOutcome(Next.STOPPED if was_stopped else Next.FAILED, cause, cause.why)
+    role = FailedRole.ROLLOUT if cause.ended.name.startswith(FailedRole.ROLLOUT) else FailedRole.TRAINER
+    rule = acting_rule(rules, cause, role=role, attempt=attempt)
+    if rule is not None:
+        cause = with_rule(cause, rule)
+    if rule is not None and rule.action is FailureAction.SUSPEND:
+        return AttemptOutcome(Next.FAILED, cause, cause.why)
     final = why_final(cause, attempt=attempt, past=past, max_restarts=max_restarts, error_before=error_before)
     return AttemptOutcome(Next.RETRY if final is None else Next.FAILED, cause, final)
 

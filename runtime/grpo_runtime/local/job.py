@@ -85,6 +85,7 @@ class LocalJob:
             past=self._past,
             max_restarts=self._spec.failure_policy.max_restarts,
             is_stop_requested=self._is_stop_requested,
+            rules=self._spec.failure_policy.failure_rules,
             has_worked=self._has_worked,
             error_before=self._last_error,
         )

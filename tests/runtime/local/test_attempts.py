@@ -1,11 +1,14 @@
 """What follows from the end of a local attempt. The rules are those of `grpo_api.judge`. Pure."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from grpo_api.contract.exit_codes import EXIT_POLICIES, exit_policy
 from grpo_api.contract.progress import TerminationMessage
 from grpo_api.contract.reasons import Reason
 from grpo_api.judge.attempts import WithoutProgress
+from grpo_api.v1alpha1.spec import FailedRole, FailureAction, FailureRule
 from grpo_api.v1alpha1.status import ErrorSignature
 from grpo_runtime.local.attempts import AttemptOutcome, Next, outcome_of_attempt
 from grpo_runtime.local.process_table import ProcessOutcome
@@ -22,6 +25,7 @@ def outcome(
     is_stop_requested: bool = False,
     has_worked: bool = False,
     error_before: ErrorSignature | None = None,
+    rules: Sequence[FailureRule] = (),
 ) -> AttemptOutcome:
     return outcome_of_attempt(
         outcomes,
@@ -31,6 +35,7 @@ def outcome(
         is_stop_requested=is_stop_requested,
         has_worked=has_worked,
         error_before=error_before,
+        rules=rules,
     )
 
 
@@ -90,3 +95,28 @@ def test_a_requested_stop_ends_the_job_and_a_failure_on_the_way_is_not_retried()
     assert failed.next is Next.FAILED and failed.final is not None
     assert outcome(ended(40), is_stop_requested=True).next is Next.FAILED
     assert outcome(ended(0), is_stop_requested=True).next is Next.DONE
+
+
+@pytest.mark.parametrize(
+    ("action", "code", "follows"),
+    [
+        (FailureAction.FAIL, 1, Next.FAILED),
+        (FailureAction.RESTART, 40, Next.RETRY),
+        (FailureAction.IGNORE, 40, Next.RETRY),
+        # nobody can change a field of a local job while it waits: the next run continues
+        (FailureAction.SUSPEND, 1, Next.FAILED),
+    ],
+)
+def test_a_rule_of_the_failure_policy_decides_here_too(
+    action: FailureAction, code: int, follows: Next
+) -> None:
+    rule = FailureRule(name="ours", action=action, role=FailedRole.TRAINER)
+    found = outcome(ended(code), rules=[rule])
+    assert found.next is follows and found.cause is not None
+    assert found.cause.why.message == f"because (rule ours of failurePolicy: {action.value})"
+    assert found.cause.consequence.is_counted is (action is FailureAction.RESTART)
+    of_engines = rule.model_copy(update={"role": FailedRole.ROLLOUT})
+    assert outcome(ended(1), rules=[of_engines]).next is Next.RETRY
+    assert outcome(ended(1, name="rollout-0"), rules=[of_engines]).next is (
+        Next.RETRY if action in (FailureAction.RESTART, FailureAction.IGNORE) else Next.FAILED
+    )

@@ -56,10 +56,12 @@ def killable_job(*, num_ranks: int = 1, strategy: str | None = None, **spec: Any
     )
 
 
-def run_attempt(folder: Path, run: RunConfig, *, attempt: int, kill: str = "") -> list[int | None]:
+def run_attempt(
+    folder: Path, run: RunConfig, *, attempt: int, kill: str = "", by: str = "SIGKILL"
+) -> list[int | None]:
     """The exit codes of the ranks of an attempt: -9 of the one that the script kills, None of those that are
-    killed after it. They run over a scripted engine, which is a fake; what they asked for is in
-    `asked-ATTEMPT`."""
+    killed after it. `by` SIGTERM it is asked to stop. They run over a scripted engine, which is a fake; what
+    they asked for is in `asked-ATTEMPT`."""
     run_dir = folder / f"cache-{attempt}-0" / "run"
     run_dir.mkdir(parents=True, exist_ok=True)
     num_ranks = run.topology.world_size
@@ -74,6 +76,7 @@ def run_attempt(folder: Path, run: RunConfig, *, attempt: int, kill: str = "") -
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(Path(__file__).parent),
         "SCRIPTED_KILL": kill,
+        "SCRIPTED_SIGNAL": by,
         "SCRIPTED_LOG": str(folder / f"asked-{attempt}"),
         "SCRIPTED_FORGOTTEN": str(folder / "forgotten"),
     }

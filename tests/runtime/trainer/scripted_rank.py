@@ -1,9 +1,10 @@
-"""A rank over a scripted engine, which is a fake, that ends with kill -9 where SCRIPTED_KILL says. In mode
-Colocated each rank has one of its own, and in asynchronous training it samples while the policy is trained.
+"""A rank over a scripted engine, which is a fake, that ends with kill -9 where SCRIPTED_KILL says, or is
+asked to stop there. In mode Colocated each rank has one of its own, and in asynchronous training it samples
+while the policy is trained.
 
-`scripted_rank.py RUN_DIR`: SCRIPTED_KILL is POINT:STEP, with steps from 0, SCRIPTED_LOG is where everything
-asked of the engine is written, and SCRIPTED_FORGOTTEN, of asynchronous training, is where the journal of
-steps is copied before it is removed.
+`scripted_rank.py RUN_DIR`: SCRIPTED_KILL is POINT:STEP, with steps from 0, SCRIPTED_SIGNAL is SIGTERM for a
+request to stop, SCRIPTED_LOG is where everything asked of the engine is written, and SCRIPTED_FORGOTTEN, of
+asynchronous training, is where the journal of steps is copied before it is removed.
 """
 
 import asyncio
@@ -52,12 +53,20 @@ class Script:
 
     def __init__(self) -> None:
         self._kill = os.environ.get("SCRIPTED_KILL", "")
+        self._signal = signal.Signals[os.environ.get("SCRIPTED_SIGNAL", "SIGKILL")]
         self._num_times = 0
+        self.has_asked_to_stop = False
+        """Whether it has sent SIGTERM, after which the process lives on."""
 
     def reach(self, point: str, step: int) -> None:
         """End here, if that is the point."""
-        if self._kill == f"{point}:{step}":
-            os.kill(os.getpid(), signal.SIGKILL)
+        if self._kill == f"{point}:{step}" and not self.has_asked_to_stop:
+            self.end()
+
+    def end(self) -> None:
+        """End this process, or ask it to stop."""
+        self.has_asked_to_stop = self._signal is signal.SIGTERM
+        os.kill(os.getpid(), self._signal)
 
     def is_at(self, point: str, step: int) -> bool:
         return self._kill == f"{point}:{step}"
@@ -94,7 +103,7 @@ class Script:
         while not is_written():
             assert time.monotonic() < deadline, "the samples never came to the disk"
             time.sleep(0.005)
-        os.kill(os.getpid(), signal.SIGKILL)
+        self.end()
 
     def note(self, **what: Any) -> None:
         """Write what was asked of the engine."""
@@ -151,6 +160,8 @@ class ScriptedEngines(FakeEngines):
             await asyncio.sleep(0)
             if index == NUM_IN_TIME:
                 self._wait_until_on_disk(index, step=step, point="generation")
+            if self._script.has_asked_to_stop:
+                await asyncio.Event().wait()  # nothing finishes before the stop
             self._script.note(seed=request.seed)
             [rollout] = self._sample([request])
             if on_finished is not None:
@@ -238,7 +249,7 @@ class ScriptedConcurrentEngines(FakeEngines):
             if is_left and rollouts:
                 await asyncio.Event().wait()
             if self._has_come("turn", times=NUM_IN_TIME):
-                os.kill(os.getpid(), signal.SIGKILL)
+                self._script.end()
             self._script.note(seed=request.seed)
             [rollout] = self._sample([request])
             rollouts.append(rollout)

@@ -13,8 +13,14 @@ from grpo_api.v1alpha1.spec.colocated import ColocatedExecutor, ColocatedSpec
 from grpo_api.v1alpha1.spec.dataset import DatasetSpec, EvalSpec
 from grpo_api.v1alpha1.spec.engine import EngineProcess, EngineSpec
 from grpo_api.v1alpha1.spec.export import ExportSpec
+from grpo_api.v1alpha1.spec.failure_policy import (
+    FailedRole,
+    FailureAction,
+    FailurePolicySpec,
+    FailureRule,
+)
 from grpo_api.v1alpha1.spec.fields import CodeRef
-from grpo_api.v1alpha1.spec.job_spec import FailurePolicySpec, GRPOJobSpec, Mode
+from grpo_api.v1alpha1.spec.job_spec import MANAGED_BY_US, GRPOJobSpec, Mode
 from grpo_api.v1alpha1.spec.loss import (
     Aggregation,
     Baseline,
@@ -49,6 +55,7 @@ from grpo_api.v1alpha1.spec.weight_sync import WeightSyncBackend, WeightSyncSpec
 
 __all__ = [
     "ALL_LINEAR",
+    "MANAGED_BY_US",
     "MOST_THREADS",
     "MOST_WORKERS",
     "Aggregation",
@@ -70,7 +77,10 @@ __all__ = [
     "EntropySpec",
     "EvalSpec",
     "ExportSpec",
+    "FailedRole",
+    "FailureAction",
     "FailurePolicySpec",
+    "FailureRule",
     "GRPOJobSpec",
     "GeometricMaskSpec",
     "HubSpec",

@@ -1,4 +1,4 @@
-"""The whole spec: the sections, the pods, the deadlines and `failurePolicy`."""
+"""The whole spec: the sections, the pods, and the life of the job: suspension, deadlines, its end."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -6,8 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from grpo_api.changes import MAY_CHANGE
-from grpo_api.model import ApiModel
-from grpo_api.rule import rule
+from grpo_api.rule import Follows, TextRule, rule
 from grpo_api.v1alpha1.spec.asynchronous import (
     async_has_rollout,
     batch_is_trained_once,
@@ -34,6 +33,7 @@ from grpo_api.v1alpha1.spec.engine import (
     prompt_fits,
     shared_gpu_is_there,
 )
+from grpo_api.v1alpha1.spec.failure_policy import FailurePolicySpec
 from grpo_api.v1alpha1.spec.fields import ClaimName, Image
 from grpo_api.v1alpha1.spec.model import (
     Dtype,
@@ -70,15 +70,18 @@ from grpo_api.v1alpha1.spec.weight_sync import (
     sparse_has_pods,
 )
 
-
-class FailurePolicySpec(ApiModel):
-    """What happens when the trainer fails."""
-
-    max_restarts: Annotated[int, Field(ge=0, le=1000)] = 3
-    """How many failed attempts are retried without progress between them. Progress is a committed checkpoint
-    of a higher step than any before, and sets the count back to 0. A job without checkpoint.claimName keeps
-    no checkpoints, so its count never goes back. Evictions and node losses are retried and do not count,
-    except the eviction of a pod that used more storage than its own limit."""
+MANAGED_BY_US = "grpo.dev/grpo-operator"
+"""The value of `managedBy` that means this operator, as does none."""
+ManagedBy = Annotated[
+    str,
+    Field(max_length=63),
+    Follows(
+        TextRule(
+            r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9][-A-Za-z0-9._/]*$",
+            "must name a controller: write DOMAIN/NAME",
+        )
+    ),
+]
 
 
 class Mode(StrEnum):
@@ -175,8 +178,22 @@ class GRPOJobSpec(RunSections):
     """The trainer pods."""
     rollout: RolloutSpec | None = None
     """The rollout pods, in which the engines run. Only in mode Disaggregated."""
+    suspend: Annotated[bool | None, MAY_CHANGE] = None
+    """True saves a checkpoint, where the job has a claim, and deletes all pods; no deadline runs meanwhile.
+    False continues, or begins, as the next attempt, not counted. `grpo-runtime run` ignores it."""
+    managed_by: ManagedBy | None = None
+    """Controller that is responsible for the job. Defaults to this one, `grpo.dev/grpo-operator`, which does
+    not touch other controllers' jobs."""
     failure_policy: Annotated[FailurePolicySpec, MAY_CHANGE] = FailurePolicySpec()
     """What happens when the trainer fails."""
+    active_deadline_seconds: Annotated[Annotated[int, Field(ge=1, le=315_360_000)] | None, MAY_CHANGE] = None
+    """How long the job may take, without the time in which it is suspended. Then it saves a checkpoint and
+    fails. `grpo-runtime run` ignores it."""
+    ttl_seconds_after_finished: Annotated[Annotated[int, Field(ge=0, le=315_360_000)] | None, MAY_CHANGE] = (
+        None
+    )
+    """How long after its end the job is deleted with its pods; what is on its claim stays. A job that Argo CD
+    or Flux tracks stays too."""
     startup_deadline_seconds: Annotated[int, Field(ge=1, le=604_800), MAY_CHANGE] = 1800
     """How long an attempt may take to begin its first step, once all its trainer pods and, in mode
     Disaggregated, one rollout pod have nodes. The time in which it reads its checkpoint does not count. When

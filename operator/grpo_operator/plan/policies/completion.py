@@ -34,10 +34,11 @@ def _complete(draft: Draft, observed: Observed, now: datetime, *, how: str = "")
 
 
 def _is_taken_away(draft: Draft) -> bool:
-    """Whether pod 0 existed, and the cluster or a person took it away before its end was read."""
+    """Whether pod 0 existed, and the cluster or a person took it away, or a suspension did, before its end
+    was read."""
     facts = draft.facts
     if facts.first is None:
-        return facts.was_complete and 0 in facts.missing
+        return (facts.was_complete and 0 in facts.missing) or draft.status.is_suspended
     return facts.first.disruption is not None and not facts.first.is_done
 
 

@@ -43,6 +43,7 @@ def write_conditions(draft: Draft, observed: Observed, now: datetime) -> Draft:
         ConditionType.FINISHED: _end(draft, ConditionType.FINISHED),
         **_mismatch_high(draft),
         **_no_learning_signal(draft),
+        **_suspended(draft),
     }
     status = draft.status
     for kind, state in states.items():
@@ -120,6 +121,8 @@ def _rollout_ready(draft: Draft, observed: Observed) -> ConditionState:
         return _given_back(observed)
     if draft.left_alone is not None:
         return _left_alone(draft, draft.left_alone, ConditionType.ROLLOUT_READY)
+    if draft.without_pods and draft.waits_for:
+        return _not_met(draft.waits_for)
     if not draft.snapshot.has_rollout:
         return _in_process(draft, observed)
     found = hung_engines(draft, observed)
@@ -246,7 +249,7 @@ def _at_work(progress: Progress | None) -> ConditionState:
 
 def _restarting(draft: Draft, running: ConditionState) -> ConditionState:
     known = condition(draft.status, ConditionType.RESTARTING)
-    is_active = draft.stage is not Stage.ENDED
+    is_active = draft.stage is not Stage.ENDED and draft.without_pods is None
     if is_active and not running.is_met and known and known.status == ConditionStatus.TRUE:
         return ConditionState.of(known)
     return ConditionState(False, Reason.NOT_RESTARTING)
@@ -285,6 +288,19 @@ def _no_learning_signal(draft: Draft) -> dict[ConditionType, ConditionState]:
     return {
         kind: ConditionState(False, Reason.LEARNING_AGAIN, f"step {progress.step} had something to learn")
     }
+
+
+def _suspended(draft: Draft) -> dict[ConditionType, ConditionState]:
+    """True once the pods of a suspended job are gone; nothing before a job was suspended."""
+    kind, suspension = ConditionType.SUSPENDED, draft.status.suspension
+    if suspension is None or draft.stage is Stage.LEFT_ALONE:
+        return {}
+    if draft.stage is Stage.ENDED:
+        return {kind: _not_met(_how_it_ended(draft))}
+    if draft.stage is Stage.SUSPENDED and draft.waits_for:
+        why = draft.waits_for
+        return {kind: ConditionState(why.reason != Reason.SUSPENDING, why.reason, why.message)}
+    return {kind: ConditionState(False, Reason.UNSUSPENDED, "nothing suspends the job")}
 
 
 def _end(draft: Draft, kind: ConditionType) -> ConditionState:

@@ -8,6 +8,8 @@ from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.draft import Draft, Stage
 
+_WITHOUT_PODS = frozenset({Stage.ENDED, Stage.SUSPENDED, Stage.STOPPING})
+"""Stages in which there are to be no pods, and in which the phase is decided already."""
 IN_TRAINER = "in trainer"
 """Text in the ROLLOUT column of a job whose engines have no pods."""
 
@@ -15,17 +17,21 @@ IN_TRAINER = "in trainer"
 def count_pods(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """The counts that `kubectl get` and `kubectl scale` read."""
     draft = draft.with_status(observed_generation=observed.job.generation)
+    if draft.stage is Stage.SUSPENDED:
+        draft = draft.with_status(phase=Phase.SUSPENDED)
+    elif draft.status.phase is Phase.SUSPENDED:
+        draft = draft.with_status(phase=Phase.PENDING)
     snapshot = draft.known_snapshot
     if snapshot is None:
         return draft
     engines = [pod for pod in observed.rollouts if pod.is_alive]
-    is_active = draft.stage is not Stage.ENDED
-    num_trainers = snapshot.spec.trainer.num_nodes if is_active else 0
-    num_engines = snapshot.num_engines if is_active else 0
+    has_pods = draft.stage not in _WITHOUT_PODS
+    num_trainers = snapshot.spec.trainer.num_nodes if has_pods else 0
+    num_engines = snapshot.num_engines if has_pods else 0
     trainers_ready = sum(pod.is_ready and not pod.is_deleting for pod in draft.facts.gang.values())
     engines_ready = sum(pod.is_ready for pod in engines)
     return draft.with_status(
-        phase=_phase(draft) if is_active else draft.status.phase,
+        phase=_phase(draft) if has_pods else draft.status.phase,
         trainer=RoleStatus(
             desired=num_trainers, ready=trainers_ready, summary=f"{trainers_ready}/{num_trainers}"
         ),
