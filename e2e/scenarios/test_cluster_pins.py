@@ -8,17 +8,19 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cluster"))
 
-from grpo_cluster.versions import KUBERNETES_VERSION, MODULES, GoModule
+from grpo_cluster.versions import GANG_SCHEDULER, KUBERNETES_VERSION, MODULES, GoModule
 
 MAIN_REQUIREMENT = {
     "etcd": "go.etcd.io/etcd/server/v3",
     "kubernetes": "k8s.io/kubernetes",
     "coredns": "github.com/coredns/coredns",
     "helm": "helm.sh/helm/v4",
+    "gang-scheduler": "sigs.k8s.io/scheduler-plugins",
 }
+PINNED = [*(module for module in MODULES if module.name != "pause"), GANG_SCHEDULER]
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if m.name != "pause"], ids=lambda module: module.name)
+@pytest.mark.parametrize("module", PINNED, ids=lambda module: module.name)
 def test_a_module_requires_the_version_its_cache_folder_is_named_after(module: GoModule) -> None:
     required = re.search(
         rf"^(?:require)?\s+{re.escape(MAIN_REQUIREMENT[module.name])} (\S+)",
@@ -30,10 +32,11 @@ def test_a_module_requires_the_version_its_cache_folder_is_named_after(module: G
     assert (module.source / "go.sum").is_file()
 
 
-def test_every_staging_module_is_the_release_that_belongs_to_the_kubernetes_version() -> None:
-    kubernetes = next(module for module in MODULES if module.name == "kubernetes")
+@pytest.mark.parametrize("name", ["kubernetes", "gang-scheduler"])
+def test_every_staging_module_is_the_release_that_belongs_to_the_kubernetes_version(name: str) -> None:
+    module = next(module for module in PINNED if module.name == name)
     staging = re.findall(
-        r"^\s+(k8s\.io/\S+) => (\S+) (\S+)$", (kubernetes.source / "go.mod").read_text(), re.MULTILINE
+        r"^\s+(k8s\.io/\S+) => (\S+) (\S+)$", (module.source / "go.mod").read_text(), re.MULTILINE
     )
     assert len(staging) > 20
     for replaced, replacement, version in staging:

@@ -45,6 +45,7 @@ _ALLOWED = (
     ("label", "a label of pods, or its beginning with a slash", "those of queues"),
     ("priority-class", "a PriorityClass of pods", "none"),
     ("runtime-class", "a RuntimeClass of pods", "nvidia"),
+    ("gang", "a gang scheduler that jobs may name in scheduling.gang, by the name it has there", "none"),
     ("engine-argument", "an argument of vLLM without its dashes", "those that reach nothing outside vLLM"),
 )
 """What jobs may ask for by name: the option, what it is, and what is allowed without it."""
@@ -80,6 +81,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Settings, argparse.Na
             priority_classes=tuple(given.allow_priority_class),
             runtime_classes=tuple(given.allow_runtime_class),
             engine_arguments=tuple(given.allow_engine_argument),
+            gangs=tuple(given.allow_gang),
         ),
     )
     return settings, given

@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 
+from grpo_operator.children.gangs import GANG_SCHEDULERS
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import Client, Listing
 from grpo_operator.cluster.kinds import JOBS, WATCHED, Kind, KubeObject
@@ -69,6 +70,13 @@ class Operator:
             clock=client.clock,
         )
         self._events = EventReader(client, self._cache, wake=self._queue.add)
+        self._pod_groups = tuple(
+            scheduler.kind
+            for gang, scheduler in GANG_SCHEDULERS.items()
+            if settings.permissions.allows_gang(gang)
+        )
+        self._unlisted: set[tuple[Kind, str | None]] = set()
+        """PodGroups that could not be listed, by kind and namespace."""
         self._health = Health(limit_seconds=_MISSED_RESYNCS * settings.resync_seconds)
         self._left_out: set[str | None] = set()
         self._listed_at: dict[str | None, int] = {}
@@ -193,6 +201,7 @@ class Operator:
             except errors.Forbidden as error:
                 refused[namespace] = error
                 continue
+            listings |= await self._list_pod_groups(namespace)
             listed_at = min(listing.resource_version for listing in listings.values())
             errors.require_no_step_back(listed_at, known=self._listed_at.get(namespace, 0))
             self._listed_at[namespace] = listed_at
@@ -229,6 +238,20 @@ class Operator:
         except errors.NotFound as error:
             hint = ": install the CRD (it comes with the Helm chart)" if kind == JOBS else ""
             raise errors.KubernetesError(f"the cluster does not know {kind.plural}{hint}") from error
+
+    async def _list_pod_groups(self, namespace: str | None) -> dict[Kind, Listing[Stored]]:
+        """The PodGroups that may be listed. Without the others all jobs but theirs work as ever, and theirs
+        say why they wait once a PodGroup is to be made."""
+        found = {}
+        for kind in self._pod_groups:
+            try:
+                found[kind] = await self._client.list(kind, namespace, keep=partial(self._cache.keep, kind))
+                self._unlisted.discard((kind, namespace))
+            except (errors.NotFound, errors.Forbidden) as error:
+                if (kind, namespace) not in self._unlisted:
+                    log.warning("PodGroups of %s cannot be listed: %s", kind.api_version, error)
+                self._unlisted.add((kind, namespace))
+        return found
 
     def _log_left_out(self, refused: dict[str | None, errors.Forbidden]) -> None:
         """Log once that a namespace is left out, and once that it no longer is."""

@@ -8,14 +8,14 @@ select, or an argument of vLLM that opens a socket or loads code may mean more t
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from grpo_api.v1alpha1.spec import GRPOJobSpec
+from grpo_api.v1alpha1.spec import Gang, GRPOJobSpec
 from grpo_api.v1alpha1.spec.pod_template import PodSettings, PodTemplateSpec
 
 ANY = "*"
 """Allows everything in a list of what is allowed."""
 QUEUES = (
     *("kueue.x-k8s.io/", "scheduling.x-k8s.io/", "pod-group.scheduling.sigs.k8s.io", "yunikorn.apache.org/"),
-    *("scheduling.volcano.sh/", "volcano.sh/", "runai/"),
+    *("scheduling.volcano.sh/", "volcano.sh/", "kai.scheduler/", "runai/"),
 )
 """Labels and annotations by which a queue or a scheduler of gangs knows a pod."""
 ANNOTATIONS = (*QUEUES, "cluster-autoscaler.kubernetes.io/", "karpenter.sh/do-not-disrupt", "prometheus.io/")
@@ -58,6 +58,12 @@ class Permissions:
     """RuntimeClasses of pods besides RUNTIME_CLASSES."""
     engine_arguments: tuple[str, ...] = ()
     """Arguments of vLLM besides ENGINE_ARGUMENTS, without their dashes."""
+    gangs: tuple[str, ...] = ()
+    """Values of `scheduling.gang`, whose PodGroups the operator then makes."""
+
+    def allows_gang(self, gang: Gang) -> bool:
+        """Whether jobs may name this gang scheduler."""
+        return _is_in(gang, *self.gangs)
 
 
 NO_PERMISSIONS = Permissions()
@@ -66,6 +72,9 @@ NO_PERMISSIONS = Permissions()
 def not_permitted(spec: GRPOJobSpec, permissions: Permissions) -> list[str]:
     """What a job asks for without permission, each with who can give it."""
     found = list(_of_engine(spec.engine.args, permissions))
+    gang = spec.scheduling.gang if spec.scheduling else None
+    if gang is not None and not permissions.allows_gang(gang):
+        found.append(_asks(f"scheduling.gang ({gang.value})", "gangs", "gang", gang.value))
     for role, pods in (("trainer", spec.trainer), ("rollout", spec.rollout)):
         if pods is not None and pods.pod_template is not None:
             found += _of_template(f"{role}.podTemplate", pods.pod_template, permissions)

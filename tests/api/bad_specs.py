@@ -140,6 +140,16 @@ _OTHERWISE: dict[tuple[Step, ...], KubeObject] = {
     ),
     # engines in pods of their own have no such section
     ("spec", "colocated"): next(case.job for case in GOOD if case.what == "engines as actors of Ray"),
+    # a topology is required or preferred
+    **{
+        ("spec", "scheduling", "topology", group, kind): merged(
+            GOOD[-1].job, {"spec": {"scheduling": {"topology": {group: {other: None, kind: "zone"}}}}}
+        )
+        for group, kind, other in (
+            ("trainer", "preferred", "required"),
+            ("engine", "required", "preferred"),
+        )
+    },
     # a checkpoint has one place
     ("spec", "resumeFrom", "job"): merged(
         GOOD[-1].job, {"spec": {"resumeFrom": {"source": None, "job": "first"}}}

@@ -150,6 +150,7 @@ def change_of(path: str) -> dict[str, Any]:
         "report": {"samplesEverySteps": 3},
         "trackers": [{"name": "mlflow", "url": "http://another"}],
         "async": {"maxStaleness": 5},
+        "scheduling": {"gang": "Volcano"},
     }
     change = others[path]
     for name in reversed(path.split(".")):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from grpo_operator.children.gangs import GANG_SCHEDULERS
 from grpo_operator.cli import parse
 from grpo_operator.settings import MIN_HOLD_BACK_SECONDS
 
@@ -68,6 +69,20 @@ def test_the_shortest_time_without_pods_is_the_operators():
     assert schema()["properties"]["giveBack"]["properties"]["forSeconds"]["minimum"] == MIN_HOLD_BACK_SECONDS
 
 
+def test_the_operator_gets_rights_on_the_pod_groups_that_the_values_name_and_on_no_others():
+    def rights(*gangs: str) -> dict[str, set[str]]:
+        made = objects("--set-json", f"gangs={json.dumps(gangs)}", "--set", "userRoles.create=false")
+        rules = [rule for item in made for rule in item.get("rules", ()) if "podgroups" in rule["resources"]]
+        return {group: set(rule["verbs"]) for rule in rules for group in rule["apiGroups"]}
+
+    assert rights() == {}
+    for gang, scheduler in GANG_SCHEDULERS.items():
+        wakes = {"patch"} if scheduler.wake_seconds else set()
+        assert rights(gang.value) == {scheduler.kind.group: {"get", "list", "create", "delete", *wakes}}
+    assert len(rights(*(gang.value for gang in GANG_SCHEDULERS))) == len(GANG_SCHEDULERS)
+    assert schema()["properties"]["gangs"]["items"]["enum"] == [gang.value for gang in GANG_SCHEDULERS]
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -95,6 +110,7 @@ def test_the_shortest_time_without_pods_is_the_operators():
             "networkPolicies.reportsFrom[0].podSelector.matchLabels.app=x",
             "at '/networkPolicies/reportsFrom/0'",
         ),
+        ("gangs={YuniKorn}", "at '/gangs/0': value must be one of 'Coscheduling'"),
         ("leaderElection.enabled=maybe", "at '/leaderElection/enabled': got string, want boolean"),
     ],
 )

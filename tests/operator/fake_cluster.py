@@ -19,7 +19,15 @@ from grpo_operator.children.child import Child
 from grpo_operator.children.config import pod_templates
 from grpo_operator.children.names import Names, rollout_node, rollout_position, trainer_position
 from grpo_operator.children.snapshot import JobSnapshot
-from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, NETWORK_POLICIES, PODS, SECRETS, SERVICES
+from grpo_operator.cluster.kinds import (
+    CONFIG_MAPS,
+    JOBS,
+    NETWORK_POLICIES,
+    PODS,
+    SECRETS,
+    SERVICES,
+    is_pod_group,
+)
 from grpo_operator.observe.engine_pods import as_engines
 from grpo_operator.observe.observed import (
     ContainerTermination,
@@ -27,6 +35,7 @@ from grpo_operator.observe.observed import (
     JobView,
     Liveness,
     Observed,
+    PodGroupView,
     PodView,
     Refusal,
     TrainerReport,
@@ -145,6 +154,7 @@ class FakeCluster:
         self.bodies: dict[str, dict[str, Any]] = {}
         self.services: dict[str, dict[str, Any]] = {}
         self.network_policies: dict[str, dict[str, Any]] = {}
+        self.pod_groups: dict[str, PodGroupView] = {}
         self.config_names: set[str] = set()
         self.num_secrets = 0
         self.stored_spec: GRPOJobSpec | None = None
@@ -199,6 +209,7 @@ class FakeCluster:
             rollouts=engines,
             services=self.services,
             network_policies=self.network_policies,
+            pod_groups=self.pod_groups,
             config_names=frozenset(self.config_names),
             stored_spec=self.stored_spec,
             pod_templates=self.pod_templates,
@@ -241,6 +252,9 @@ class FakeCluster:
             if deletion.kind == JOBS:
                 self.is_gone = (deletion.name, deletion.uid) == (self.name, self.uid)
                 continue
+            if is_pod_group(deletion.kind):
+                assert self.pod_groups.pop(deletion.name).uid == deletion.uid
+                continue
             assert self.pods[deletion.name].uid == deletion.uid
             assert not self.pods[deletion.name].is_deleting, f"{deletion.name} is deleted twice"
             self.change(deletion.name, is_deleting=True)
@@ -258,9 +272,9 @@ class FakeCluster:
     def settle(self) -> Plan:
         """Step until nothing changes, at most ten times."""
         for _ in range(10):
-            before = (self.status, dict(self.pods))
+            before = (self.status, dict(self.pods), dict(self.pod_groups))
             plan = self.step()
-            if (self.status, self.pods) == before:
+            if (self.status, self.pods, self.pod_groups) == before:
                 return plan
         raise AssertionError("the plan never comes to rest")
 
@@ -357,6 +371,8 @@ class FakeCluster:
             self.services[child.name] = child.body
         elif child.kind == NETWORK_POLICIES:
             self.network_policies[child.name] = child.body
+        elif is_pod_group(child.kind):
+            self._make_pod_group(child)
         elif child.kind == CONFIG_MAPS:
             self.config_names.add(child.name)
             self.pod_templates = pod_templates(child.body)
@@ -364,3 +380,16 @@ class FakeCluster:
             assert self.num_secrets, "a Secret is expected that was never made"
         elif child.kind == SECRETS:
             self.num_secrets += 1
+
+    def _make_pod_group(self, child: Child) -> None:
+        known = self.pod_groups.get(child.name)
+        assert child.is_correction == (known is not None), f"{child.name} is created twice"
+        self.bodies[child.name] = child.body
+        self._num_made += 1
+        self.pod_groups[child.name] = PodGroupView(
+            child.kind,
+            child.name,
+            known.uid if known else f"uid-{self._num_made}",
+            created_at=known.created_at if known else self.now,
+            woken_at=self.now if child.is_correction else None,
+        )

@@ -1,7 +1,9 @@
 """The pods of one engine, seen as one."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from grpo_api.contract.reasons import ReasonMessage
 from grpo_operator.observe.engine_pods import as_engines
 from grpo_operator.observe.observed import ContainerTermination, PodView
 
@@ -27,3 +29,14 @@ def test_the_pod_that_ended_first_stands_for_its_engine():
     [engine] = as_engines(members, num_nodes=3)
     assert engine.name == "rollout-1"
     assert engine.termination is not None and engine.termination.finished_at == NOW + timedelta(seconds=2)
+
+
+def test_the_pod_that_finds_no_node_stands_for_an_engine_whose_others_wait_for_it():
+    waits, no_room = (ReasonMessage(reason, "") for reason in ("WaitingForGroup", "Unschedulable"))
+    problems = (waits, no_room, waits)
+    members = [
+        replace(member(index, ended_after=0), phase="Pending", termination=None, start_problem=why)
+        for index, why in enumerate(problems)
+    ]
+    [engine] = as_engines(members, num_nodes=3)
+    assert engine.name == "rollout-1"

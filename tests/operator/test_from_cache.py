@@ -1,11 +1,15 @@
 """The snapshot of a job that a plan is made from."""
 
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pytest
 
+from grpo_api.contract.environment import Role
+from grpo_api.v1alpha1.spec import Gang
 from grpo_api.v1alpha1.status import Phase
+from grpo_operator.children.gangs import GANG_SCHEDULERS, pod_group
 from grpo_operator.cluster.kinds import JOBS, PODS
 from grpo_operator.observe.cache import Cache
 from grpo_operator.observe.from_cache import job_and_pods, observe
@@ -14,7 +18,7 @@ from grpo_operator.observe.process_state import ProcessState
 from grpo_operator.plan.termination import explain_termination
 
 from .controlled_job import KEY, a_job, pod_names, run_pods, status_of
-from .fake_cluster import NOW, spec
+from .fake_cluster import NOW, run, spec
 
 
 def remembered(cache: Cache, state: ProcessState) -> Remembered:
@@ -66,6 +70,25 @@ async def test_an_image_that_is_missing_or_no_runtime_image_is_blamed_on_what_na
     assert view.start_problem is not None and view.last_termination is not None
     assert f"{named_by} right" in view.start_problem.message
     assert f"{named_by} a runtime image?" in explain_termination(view.last_termination).message
+
+
+@pytest.mark.parametrize(
+    ("annotation", "woken_at"),
+    [("2026-11-21T12:00:00Z", NOW), ("yesterday", None), ("2026-11-21T12:00:00", None), (None, None)],
+)
+def test_the_pod_groups_of_a_job_are_found_whatever_somebody_wrote_on_them(
+    cache: Cache, state: ProcessState, annotation: str | None, woken_at: datetime | None
+):
+    scheduler = GANG_SCHEDULERS[Gang.COSCHEDULING]
+    made = pod_group(run(), scheduler, name="copy-trainer-a1", role=Role.TRAINER, template=None).body
+    made["metadata"] |= {"uid": "u1", "resourceVersion": "500"}
+    made["metadata"] |= {"annotations": {"grpo.dev/woken-at": annotation}} if annotation else {}
+    cache.put(scheduler.kind, made)
+    found = job_and_pods(cache, KEY)
+    assert found is not None
+    (group,) = observe(cache, found, remembered(cache, state)).pod_groups.values()
+    assert (group.kind, group.name, group.uid) == (scheduler.kind, "copy-trainer-a1", "u1")
+    assert (group.woken_at, group.is_deleting) == (woken_at, False)
 
 
 OTHER_UID = "7d444840-9dc0-11d1-b245-5ffdce74fad2"

@@ -12,11 +12,14 @@ import kopf
 import pytest
 from aiohttp import ClientSession
 
+from grpo_api.v1alpha1.spec import Gang
+from grpo_operator.children.gangs import GANG_SCHEDULERS
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import FIELD_MANAGER, Listing
 from grpo_operator.cluster.kinds import JOBS, LEASES, PODS, WATCHED, Kind, KubeObject
 from grpo_operator.observe.served_schema import EVERYTHING
 from grpo_operator.operator import Operator
+from grpo_operator.permissions import Permissions
 from grpo_operator.settings import Settings
 
 from .controlled_job import a_job, pod_names
@@ -154,6 +157,24 @@ async def test_a_namespace_that_may_not_be_listed_is_left_out_and_logged_once(
         server.forbidden = set()
         await watching.resync()
         assert "namespace lost may be listed again" in caplog.messages
+
+
+async def test_pod_groups_are_listed_where_jobs_may_have_gangs_and_their_absence_stops_nothing(
+    server: FakeServer, caplog: pytest.LogCaptureFixture
+):
+    volcano, kai = (GANG_SCHEDULERS[gang].kind for gang in (Gang.VOLCANO, Gang.KAI))
+    server.put(JOBS, a_job())
+    async with ClientSession() as session:
+        made = operator(server, session, permissions=Permissions(gangs=("Volcano", "KAI")))
+        server.forbidden = {(kai, None)}
+        await made.resync()
+        await made.resync()
+        assert {kind for kind, _ in server.lists} == {*WATCHED, volcano, kai}
+        unlisted = [record.message for record in caplog.records if record.levelname == "WARNING"]
+        assert [message.partition(" cannot be listed")[0] for message in unlisted] == [
+            "PodGroups of scheduling.volcano.sh/v1beta1",
+            "PodGroups of scheduling.run.ai/v2alpha2",
+        ]
 
 
 async def test_an_operator_that_may_list_none_of_its_namespaces_says_so(server: FakeServer):

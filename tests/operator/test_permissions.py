@@ -50,6 +50,11 @@ ASKED: dict[str, tuple[dict[str, Any], Permissions | None, str]] = {
         Permissions(annotations=("k8s.v1.cni.cncf.io/networks",)),
         "--allow-annotation=k8s.v1.cni.cncf.io/networks",
     ),
+    "gang": (
+        {"scheduling": {"gang": "Volcano"}},
+        Permissions(gangs=("Volcano",)),
+        "add it to gangs of the chart (--allow-gang=Volcano)",
+    ),
     "label": (
         template(metadata={"labels": {"app": "prometheus"}}),
         Permissions(labels=("app",)),

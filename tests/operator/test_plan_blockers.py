@@ -40,6 +40,21 @@ def test_a_pod_that_does_not_start_is_the_last_failure_after_a_few_seconds():
     assert (cluster.status.attempt, cluster.status.restarts) == (1, 0)
 
 
+def test_of_a_group_the_pod_that_finds_no_node_is_told_and_not_those_that_wait_for_it():
+    cluster = FakeCluster(spec(trainer={"numNodes": 3}))
+    cluster.has_room = False
+    cluster.settle()
+    waits = ReasonMessage("WaitingForGroup", "one of the others finds no node")
+    for index, why in enumerate((waits, NO_GPU, waits)):
+        cluster.change(cluster.pod(f"trainer-a1-{index}"), start_problem=why)
+    cluster.settle()
+    running = cluster.condition(ConditionType.RUNNING)
+    assert (running.reason, cluster.pod("trainer-a1-1") in running.message) == ("Unschedulable", True)
+    cluster.change(cluster.pod("trainer-a1-1"), start_problem=waits)
+    cluster.settle()
+    assert cluster.condition(ConditionType.RUNNING).reason == "WaitingForGroup"
+
+
 @pytest.mark.parametrize(
     ("suffix", "scheduler", "condition", "fix"),
     [

@@ -30,6 +30,21 @@ def test_an_unknown_message_of_a_scheduler_is_kept():
     assert found.message == "0/1 nodes: untolerated taint {x: y}"
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "0/1 nodes are available: 1 optimistic rejection in PostFilter.",
+        "0/1 nodes are available: 1 rejection in Unreserve.",
+        "rejected due to timeout after waiting 20s at plugin Coscheduling",
+        "0/2 nodes are available: pre-filter pod x cannot find enough sibling pods, current pods number: 1.",
+    ],
+)
+def test_a_pod_that_was_turned_away_because_of_another_one_says_so(message: str):
+    found = not_scheduled("Unschedulable", message, role="trainer")
+    assert found.reason == "WaitingForGroup"
+    assert "one of them finds none" in found.message and message.rstrip(".") in found.message
+
+
 def test_both_reasons_of_an_image_that_cannot_be_pulled_are_one_sentence():
     why = "failed to pull and unpack image: connection refused"
     first = not_pulled("nope:1", why, [])

@@ -5,6 +5,9 @@ import pytest
 from grpo_operator.apply.refusals import explain_refusal
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import error_for
+from grpo_operator.cluster.kinds import PODS, pod_groups
+
+GROUPS = pod_groups("scheduling.example", "v1", comes_with="a scheduler of groups")
 
 
 @pytest.mark.parametrize(
@@ -21,10 +24,30 @@ from grpo_operator.cluster.client import error_for
     ],
 )  # fmt: skip
 def test_a_refusal_has_a_reason_and_keeps_the_api_servers_message(error: errors.KubernetesError, reason: str):
-    found = explain_refusal(error, kind="Pod", name="x")
+    found = explain_refusal(error, kind=PODS, name="x")
     assert (found.why.reason, found.child) == (reason, "x")
     assert found.why.message.startswith("Pod x ")
     assert str(error) in found.why.message
+
+
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        (errors.NotFound("404 page not found"), "come with a scheduler of groups: install that"),
+        (errors.Forbidden('User "y" cannot create resource "podgroups"'), "`gangs` of the chart"),
+    ],
+)
+def test_a_pod_group_that_cannot_be_made_names_what_is_missing_and_the_fix(
+    error: errors.KubernetesError, what: str
+):
+    found = explain_refusal(error, kind=GROUPS, name="x")
+    assert found.why.reason == "GangUnavailable"
+    assert what in found.why.message and str(error) in found.why.message
+
+
+def test_a_pod_group_that_its_scheduler_refuses_is_explained_as_any_other_object():
+    error = errors.Forbidden('admission webhook "validatepodgroup" denied the request: unable to find queue')
+    assert explain_refusal(error, kind=GROUPS, name="x").why.reason == "CreateForbidden"
 
 
 @pytest.mark.parametrize(

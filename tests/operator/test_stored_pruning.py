@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from grpo_api.contract.endpoints import ROLLOUT_CONTAINER, TRAINER_CONTAINER
+from grpo_api.v1alpha1.spec import Gang
+from grpo_operator.children.gangs import GANG_SCHEDULERS
 from grpo_operator.children.pod import RUN_CONFIG_KEY
 from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, PODS
 from grpo_operator.observe.cache import Cache
@@ -18,6 +20,13 @@ def test_of_a_jobs_annotations_only_the_one_that_is_read_is_kept() -> None:
     annotations = {"grpo.dev/accept-checkpoint-loss": "720", "kubectl.kubernetes.io/last-applied": "x" * 99}
     job = {"metadata": {"name": "copy", "annotations": annotations}, "spec": {}}
     assert pruned(JOBS, job)["metadata"]["annotations"] == {"grpo.dev/accept-checkpoint-loss": "720"}
+
+
+def test_of_a_pod_groups_annotations_only_the_one_that_is_read_is_kept() -> None:
+    annotations = {"grpo.dev/woken-at": "2026-11-28T12:00:00Z", "volcano.sh/preemptable": "true"}
+    groups = GANG_SCHEDULERS[Gang.VOLCANO].kind
+    group = {"metadata": {"name": "copy", "annotations": annotations}, "spec": {}}
+    assert pruned(groups, group)["metadata"]["annotations"] == {"grpo.dev/woken-at": "2026-11-28T12:00:00Z"}
 
 
 def a_pod(**status: Any) -> dict[str, Any]:

@@ -71,4 +71,19 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - apiGroups: [""]
   resources: [events]
   verbs: [list, create]
+{{- range include "grpo-operator.podGroups" . | fromJsonArray }}
+- apiGroups: [{{ . }}]
+  resources: [podgroups]
+  verbs: [get, list, create, delete{{ if eq . "scheduling.x-k8s.io" }}, patch{{ end }}]
+{{- end }}
+{{- end -}}
+
+{{/* The API groups of the PodGroups that the operator makes, as a JSON list. */}}
+{{- define "grpo-operator.podGroups" -}}
+{{- $groups := dict "Coscheduling" "scheduling.x-k8s.io" "Volcano" "scheduling.volcano.sh" "KAI" "scheduling.run.ai" "Native" "scheduling.k8s.io" -}}
+{{- $found := list -}}
+{{- range .Values.gangs -}}
+{{- $found = append $found (get $groups .) -}}
+{{- end -}}
+{{- $found | toJson -}}
 {{- end -}}

@@ -1,4 +1,5 @@
-"""Labels of a job's children, annotations of a job, and how long names are cut to Kubernetes' limits."""
+"""Labels and annotations of a job's children, annotations of a job, and how long names are cut to Kubernetes'
+limits."""
 
 import hashlib
 
@@ -10,6 +11,10 @@ ATTEMPT = "grpo.dev/attempt"
 NODE_INDEX = "grpo.dev/node-index"
 GIVEN_BACK = "grpo.dev/given-back"
 """How often its job had given its nodes back when the pod was made; absent while it had not."""
+POD_GROUP = "grpo.dev/pod-group"
+"""Name of the group of pods that get their nodes together or near each other, where a job asks for that."""
+WOKEN_AT = "grpo.dev/woken-at"
+"""Annotation of a PodGroup: when it was last written so that its scheduler tries its pods again."""
 ACCEPTED_LOSS = "grpo.dev/accept-checkpoint-loss"
 """Annotation of a job: the step of the checkpoint whose loss a person accepts because it is no longer
 there."""

@@ -32,6 +32,9 @@ class Reason(StrEnum):
     WAITING_FOR_TRAINER = "WaitingForTrainer"
     """Rollout pods are made once every trainer pod has a node."""
 
+    WAITING_FOR_GROUP = "WaitingForGroup"
+    """A pod gets a node together with the others of its group, as `scheduling.gang` says, and one of them
+    finds none; the job waits."""
     NO_SCHEDULER = "NoScheduler"
     """The scheduler of a pod, which is the cluster's or the one that podTemplate names, does not look at it;
     the job waits."""
@@ -39,8 +42,8 @@ class Reason(StrEnum):
     """The engines of the job are made of several pods, which only a NetworkPolicy protects, and the operator
     makes none; the job waits."""
     NOT_PERMITTED = "NotPermitted"
-    """podTemplate of the job asks for a ServiceAccount or for the network of the nodes, which this operator
-    does not allow, or a pod would have rights that no pod of a job has; the job waits."""
+    """The job asks for something that this operator does not allow, such as a ServiceAccount, the network of
+    the nodes or a gang scheduler, or a pod would have rights that no pod of a job has; the job waits."""
     WAITING_FOR_RESUMED_JOB = "WaitingForResumedJob"
     """The job that `resumeFrom.job` names does not exist, or has not ended yet; this one waits."""
     NOTHING_TO_RESUME = "NothingToResume"
@@ -146,6 +149,9 @@ class Reason(StrEnum):
     deleted."""
 
     # What the API server refuses
+    GANG_UNAVAILABLE = "GangUnavailable"
+    """The PodGroup that `scheduling.gang` needs cannot be made, because the cluster does not have that gang
+    scheduler, or the operator has no right on its PodGroups; the message says which; the job waits."""
     TOKENS_LOST = "TokensLost"
     """The Secret of a running job was deleted, and new pods need it."""
     NAME_TAKEN = "NameTaken"

@@ -72,6 +72,14 @@ KWOK = GoModule(name="kwok", version="v0.8.0", programs=("kwok",), installed_as=
 """Plays the kubelet of many fake nodes. Only `make bench-scale` builds it."""
 VERSITYGW = GoModule(name="versitygw", version="v1.8.0", programs=("versitygw",), installed_as=("versitygw",))
 """An S3 server over a directory. It is built by the tests that upload to one."""
+GANG_SCHEDULER = GoModule(
+    name="gang-scheduler",
+    version="v0.34.1-devel",
+    programs=("gang-scheduler",),
+    installed_as=("gang-scheduler",),
+    packages=".",
+)
+"""kube-scheduler with the plugin coscheduling. It is built by the tests of gangs."""
 
 
 def program_path(program: str) -> Path:
@@ -79,7 +87,7 @@ def program_path(program: str) -> Path:
 
     Raises ClusterError for an unknown program or one that is not built yet.
     """
-    for module in (*MODULES, KWOK, VERSITYGW):
+    for module in (*MODULES, KWOK, VERSITYGW, GANG_SCHEDULER):
         if program in module.programs:
             path = module.folder / program
             if not path.is_file():

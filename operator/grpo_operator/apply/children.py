@@ -113,9 +113,11 @@ async def _make(client: Client, cache: Cache, job: JobView, child: Child) -> Ref
         made = await _write(client, job, child)
     except errors.AlreadyExists:
         return await _adopt(client, cache, job, child)
-    except (errors.Forbidden, errors.Invalid, errors.ServerFailed) as error:
+    except (errors.Forbidden, errors.Invalid, errors.ServerFailed, errors.NotFound) as error:
+        if isinstance(error, errors.NotFound) and not child.kind.comes_with:
+            raise
         log.debug("%s/%s: %s: %s", job.namespace, job.name, label, error)
-        return explain_refusal(error, kind=child.kind.name, name=child.name)
+        return explain_refusal(error, kind=child.kind, name=child.name)
     log.info("%s/%s: made %s", job.namespace, job.name, label)
     if child.kind != SECRETS:
         cache.put(child.kind, made)

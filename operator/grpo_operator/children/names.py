@@ -55,6 +55,14 @@ class Names:
         replacement: the old name may still be in use."""
         return f"{self.base}-rollout-{replica}-i{incarnation}{f'-{node}' if node else ''}"
 
+    def trainer_group(self, *, attempt: int | str) -> str:
+        """The PodGroup of the trainer pods of an attempt."""
+        return f"{self.base}-trainer-a{attempt}"
+
+    def engine_group(self, *, replica: int | str, incarnation: int | str) -> str:
+        """The PodGroup of the rollout pods of an engine."""
+        return f"{self.base}-engine-{replica}-i{incarnation}"
+
 
 def trainer_position(name: str) -> tuple[int, int] | None:
     """(attempt, index) of a trainer pod's name; None for any other name."""

@@ -23,6 +23,7 @@ from grpo_operator.children.mounts import (
     volumes_and_mounts,
 )
 from grpo_operator.children.overlay import own_mounts, with_overlay
+from grpo_operator.children.scheduling import with_scheduling
 from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.children.template import Open, filled
 from grpo_operator.cluster.kinds import PODS, KubeObject
@@ -151,7 +152,7 @@ def pod_template(
             ],
         },
     }
-    return with_overlay(pod, overlay)
+    return with_scheduling(with_overlay(pod, overlay), snapshot, role=role)
 
 
 def pod_template_of(spec: GRPOJobSpec, *, role: Role) -> PodTemplateSpec | None:

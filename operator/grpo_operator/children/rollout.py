@@ -33,6 +33,7 @@ def rollout_pod(
         Open.NAME: snapshot.names.rollout(replica=replica, incarnation=incarnation, node=node),
         Open.IMAGE: snapshot.image,
         Open.REPLICA: str(replica),
+        Open.INCARNATION: str(incarnation),
         Open.NODE_INDEX: str(node),
         Open.FIRST_ROLLOUT: snapshot.names.rollout(replica=replica, incarnation=incarnation),
     }

@@ -41,6 +41,8 @@ class Open(StrEnum):
     """Name of trainer pod 0 of the attempt."""
     REPLICA = "${replica}"
     """Index of a rollout pod's replica."""
+    INCARNATION = "${incarnation}"
+    """Incarnation of a rollout pod's engine."""
     FIRST_ROLLOUT = "${rollout-0}"
     """Name of the first pod of a rollout pod's engine."""
     ROLLOUT_REPLICAS = "${rollout-replicas}"

@@ -13,13 +13,15 @@ KubeObject = dict[str, Any]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of object. `selector` limits what is listed and watched to our own objects."""
+    """A kind of object. `selector` limits what is listed and watched to our own objects. `comes_with` says
+    what brings a kind that not every cluster has."""
 
     group: str
     version: str
     plural: str
     name: str
     selector: str = ""
+    comes_with: str = ""
 
     @property
     def api_version(self) -> str:
@@ -34,6 +36,7 @@ class Kind:
 
 
 _OURS = f"{MANAGED_BY}={OPERATOR}"
+_POD_GROUP = "PodGroup"
 
 JOBS = Kind(GROUP, VERSION, PLURAL, KIND)
 PODS = Kind("", "v1", "pods", "Pod", _OURS)
@@ -46,3 +49,14 @@ LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 
 WATCHED = (JOBS, PODS, SERVICES, CONFIG_MAPS, NETWORK_POLICIES)
 """Kinds that are listed and watched. Secrets are only created: the operator may not read them."""
+
+
+def pod_groups(group: str, version: str, *, comes_with: str) -> Kind:
+    """The PodGroups of a gang scheduler. They are listed and not watched, because a watch of a kind that the
+    cluster lacks, or that may not be read, ends all others."""
+    return Kind(group, version, "podgroups", _POD_GROUP, _OURS, comes_with)
+
+
+def is_pod_group(kind: Kind) -> bool:
+    """Whether a kind is that of some scheduler's PodGroups."""
+    return kind.name == _POD_GROUP

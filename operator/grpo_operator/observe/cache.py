@@ -2,6 +2,7 @@
 writes."""
 
 import sys
+from collections import defaultdict
 from collections.abc import Iterable
 
 from grpo_operator.cluster.kinds import (
@@ -10,9 +11,9 @@ from grpo_operator.cluster.kinds import (
     NETWORK_POLICIES,
     PODS,
     SERVICES,
-    WATCHED,
     Kind,
     KubeObject,
+    is_pod_group,
 )
 from grpo_operator.observe.served_schema import EVERYTHING
 from grpo_operator.observe.stored import Identity, Stored, key_of, owner_of, store, version_of
@@ -59,7 +60,7 @@ class Cache:
     """
 
     def __init__(self) -> None:
-        self._items: dict[Kind, dict[Key, Stored]] = {kind: {} for kind in WATCHED}
+        self._items: defaultdict[Kind, dict[Key, Stored]] = defaultdict(dict)
         self._children: dict[Identity, set[ChildName]] = {}
         self._deleted: dict[str, int] = {}
         """Uid of a deleted object -> version at which it was deleted."""
@@ -196,6 +197,11 @@ class Cache:
     def network_policies(self, job: Identity) -> tuple[KubeObject, ...]:
         """NetworkPolicies of a job."""
         return self.children(job, NETWORK_POLICIES)
+
+    def pod_groups(self, job: Identity) -> tuple[tuple[Kind, KubeObject], ...]:
+        """PodGroups of a job, each with its kind."""
+        kinds = {kind for kind, _ in self._children.get(job, ()) if is_pod_group(kind)}
+        return tuple((kind, found) for kind in kinds for found in self.children(job, kind))
 
     def _drop(self, kind: Kind, key: Key) -> None:
         owner = self._items[kind].pop(key).owner

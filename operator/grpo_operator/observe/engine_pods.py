@@ -8,6 +8,7 @@ from dataclasses import fields
 from itertools import groupby
 from typing import Any
 
+from grpo_api.contract.reasons import Reason
 from grpo_operator.children.names import Names
 from grpo_operator.observe.observed import EngineView, PodView
 
@@ -78,6 +79,7 @@ def _worth_a_look(members: Sequence[PodView]) -> PodView:
             not pod.is_over,
             not pod.is_deleting,
             pod.start_problem is None,
+            pod.start_problem is not None and pod.start_problem.reason == Reason.WAITING_FOR_GROUP,
             not pod.unseen_by,
             pod.is_ready,
         ),

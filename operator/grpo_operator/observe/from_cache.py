@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
@@ -14,12 +15,20 @@ from grpo_api.v1alpha1.job import ObjectMeta
 from grpo_api.v1alpha1.spec import MANAGED_BY_US, GRPOJobSpec
 from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.children.config import pod_templates, stored_spec
+from grpo_operator.children.gangs import WOKEN_AT_FORMAT
 from grpo_operator.children.names import Names, rollout_position, trainer_position
-from grpo_operator.cluster.kinds import KubeObject
+from grpo_operator.cluster.kinds import Kind, KubeObject
 from grpo_operator.observe.cache import Cache, Key
 from grpo_operator.observe.engine_pods import as_engines
-from grpo_operator.observe.observed import JobAndPods, JobView, Observed, OtherJob, Remembered
-from grpo_operator.observe.pod_view import pod_view
+from grpo_operator.observe.observed import (
+    JobAndPods,
+    JobView,
+    Observed,
+    OtherJob,
+    PodGroupView,
+    Remembered,
+)
+from grpo_operator.observe.pod_view import pod_view, time_of
 from grpo_operator.observe.stored import DIGEST
 from grpo_operator.observe.tracking import tracked_by
 
@@ -66,6 +75,10 @@ def observe(cache: Cache, found: JobAndPods, remembered: Remembered) -> Observed
         network_policies={
             policy["metadata"]["name"]: policy for policy in cache.network_policies(job.identity)
         },
+        pod_groups={
+            item["metadata"]["name"]: _pod_group_view(kind, item)
+            for kind, item in cache.pod_groups(job.identity)
+        },
         config_names=frozenset(configs),
         stored_spec=stored.spec,
         pod_templates=stored.templates,
@@ -75,6 +88,26 @@ def observe(cache: Cache, found: JobAndPods, remembered: Remembered) -> Observed
         other_job=_other_job(cache, job),
         remembered=remembered,
     )
+
+
+def _pod_group_view(kind: Kind, item: KubeObject) -> PodGroupView:
+    meta = item["metadata"]
+    return PodGroupView(
+        kind,
+        meta["name"],
+        meta["uid"],
+        created_at=time_of(meta.get("creationTimestamp")),
+        is_deleting="deletionTimestamp" in meta,
+        woken_at=_woken_at(meta["annotations"].get(labels.WOKEN_AT)),
+    )
+
+
+def _woken_at(text: str | None) -> datetime | None:
+    """Anybody may change an annotation."""
+    try:
+        return datetime.strptime(text, WOKEN_AT_FORMAT).replace(tzinfo=UTC) if text else None
+    except ValueError:
+        return None
 
 
 def _other_job(cache: Cache, job: JobView) -> OtherJob | None:

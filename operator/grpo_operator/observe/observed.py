@@ -10,7 +10,7 @@ from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.judge.engines import EngineAbsence
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_api.v1alpha1.status import GRPOJobStatus, Phase
-from grpo_operator.cluster.kinds import KubeObject
+from grpo_operator.cluster.kinds import Kind, KubeObject
 
 FINAL_PHASES = frozenset({"Succeeded", "Failed"})
 """Phases that a pod does not leave again."""
@@ -160,6 +160,19 @@ class EngineView(PodView):
 
 
 @dataclass(frozen=True)
+class PodGroupView:
+    """A PodGroup of a gang scheduler."""
+
+    kind: Kind
+    name: str
+    uid: str
+    created_at: datetime | None = None
+    is_deleting: bool = False
+    woken_at: datetime | None = None
+    """When it was last written to wake its scheduler; None while it was not."""
+
+
+@dataclass(frozen=True)
 class Liveness:
     """When the trainer of the current attempt last answered."""
 
@@ -305,6 +318,8 @@ class Observed:
     """Our Services by name."""
     network_policies: Mapping[str, KubeObject] = field(default_factory=dict)
     """Our NetworkPolicies by name."""
+    pod_groups: Mapping[str, PodGroupView] = field(default_factory=dict)
+    """Our PodGroups by name."""
     config_names: frozenset[str] = frozenset()
     """Names of our ConfigMaps."""
     stored_spec: GRPOJobSpec | None = None

@@ -34,6 +34,12 @@ _PREEMPTION_NOTE = re.compile(r"\.\s+(no new claims to deallocate|preemption:|no
 """What a scheduler adds about preempting other pods. It does not help a person."""
 _NO_CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
 _UNBOUND = re.compile(r"unbound immediate PersistentVolumeClaims|available persistent volumes to bind")
+_FOR_ANOTHER = re.compile(
+    r"optimistic rejection in PostFilter|rejection in Unreserve|cannot find enough sibling pods"
+    r"|podGroup \S+ failed recently|timeout after waiting \S+ at plugin Coscheduling"
+)
+"""What the plugin Coscheduling says of a pod that it turned away because of another one of its group
+(pkg/coscheduling of scheduler-plugins)."""
 _INSUFFICIENT = re.compile(r"Insufficient ([A-Za-z0-9./-]+[A-Za-z0-9])")
 _OVER_OWN_LIMIT = re.compile(
     r"exceeded its local ephemeral storage limit"
@@ -74,6 +80,9 @@ def not_scheduled(reason: str, message: str, *, role: str) -> ReasonMessage:
         fix = f"PersistentVolumeClaim {missing[1]} does not exist: create it, or correct the name in the spec"
     elif short:
         fix = f"no node has enough {' and '.join(short)} free: lower {role}.resources, or add a node"
+    elif _FOR_ANOTHER.search(text):
+        what = "it gets a node together with the other pods of its group, and one of them finds none"
+        return ReasonMessage(Reason.WAITING_FOR_GROUP, f"{what} ({text.rstrip('.')})")
     elif _UNBOUND.search(text):
         fix = "no volume fits one of its PersistentVolumeClaims: see `kubectl describe pvc`"
     else:

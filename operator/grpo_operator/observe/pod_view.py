@@ -69,10 +69,10 @@ def pod_view(
         phase=_phase(item, container),
         is_settling=status.get("phase") not in FINAL_PHASES and _have_all_ended(item),
         is_ready=ready.get("status") == "True",
-        unready_since=_time(ready.get("lastTransitionTime")) if ready.get("status") == "False" else None,
+        unready_since=time_of(ready.get("lastTransitionTime")) if ready.get("status") == "False" else None,
         is_deleting="deletionTimestamp" in meta,
         is_stopping=spec.get("activeDeadlineSeconds") == STOPPED_SECONDS,
-        must_end_by=_time(meta.get("deletionTimestamp")),
+        must_end_by=time_of(meta.get("deletionTimestamp")),
         node=spec.get("nodeName", ""),
         ip=status.get("podIP", ""),
         restarts=container.get("restartCount", 0),
@@ -83,7 +83,7 @@ def pod_view(
         disruption=_disruption(meta, status, container),
         has_exceeded_own_limit=_has_exceeded_own_limit(status),
         start_problem=_start_problem(item, container, events, has_default_image=has_default_image),
-        created_at=_time(meta.get("creationTimestamp")),
+        created_at=time_of(meta.get("creationTimestamp")),
         unseen_by=_unseen_by(item),
         scheduled_at=_scheduled_at(item),
         given_back=_count(meta.get("labels", {}).get(labels.GIVEN_BACK, "")),
@@ -94,8 +94,8 @@ def _scheduled_at(item: KubeObject) -> datetime | None:
     """When a scheduler gave it a node. A pod whose node stands in it from the start gets no time from one."""
     scheduled = _condition(item.get("status", {}), "PodScheduled")
     if scheduled.get("status") == "True" and scheduled.get("lastTransitionTime"):
-        return _time(scheduled["lastTransitionTime"])
-    return _time(item["metadata"].get("creationTimestamp")) if item["spec"].get("nodeName") else None
+        return time_of(scheduled["lastTransitionTime"])
+    return time_of(item["metadata"].get("creationTimestamp")) if item["spec"].get("nodeName") else None
 
 
 def _unseen_by(item: KubeObject) -> str:
@@ -141,12 +141,13 @@ def _termination(
         exit_code=ended.get("exitCode", 0),
         reason=ended.get("reason", ""),
         message=ended.get("message", ""),
-        finished_at=_time(ended.get("finishedAt")),
+        finished_at=time_of(ended.get("finishedAt")),
         has_default_image=has_default_image,
     )
 
 
-def _time(text: str | None) -> datetime | None:
+def time_of(text: str | None) -> datetime | None:
+    """A time as Kubernetes writes it; None where there is none."""
     return datetime.fromisoformat(text) if text else None
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from grpo_api.contract import labels
 from grpo_operator.children.config import content_digest
 from grpo_operator.children.pod import RUN_CONFIG_KEY
-from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, PODS, Kind, KubeObject
+from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, PODS, Kind, KubeObject, is_pod_group
 from grpo_operator.observe.tracking import is_mark
 
 DIGEST = "contentDigest"
@@ -91,6 +91,8 @@ def pruned(kind: Kind, item: KubeObject) -> KubeObject:
     elif kind == CONFIG_MAPS:
         found["data"] = _without(item.get("data") or {}, (RUN_CONFIG_KEY,))
         found[DIGEST] = content_digest(item)
+    elif is_pod_group(kind):
+        found["metadata"]["annotations"] = _only(annotations, (labels.WOKEN_AT,))
     return found
 
 

@@ -21,6 +21,7 @@ from grpo_operator.plan.policies.conditions import write_conditions
 from grpo_operator.plan.policies.counts import count_pods
 from grpo_operator.plan.policies.expiry import delete_when_expired
 from grpo_operator.plan.policies.failure import accept_loss, end_attempt_on_failure
+from grpo_operator.plan.policies.pod_groups import keep_pod_groups
 from grpo_operator.plan.policies.progress import fold_progress
 from grpo_operator.plan.policies.record_blocker import record_blocker, record_why_left_alone
 from grpo_operator.plan.policies.release import give_up_pods, release_pods
@@ -100,6 +101,8 @@ def life_cycle(
         (replace_hung, during(active)),
         # rollout pods once the gang has nodes, replaced at once
         (keep_replicas, during(active)),
+        # pods that come together have a group before they are there
+        (keep_pod_groups, during(active, held_back, suspended, stopping, ended)),
         # what pods need comes before them
         (provide_shared, during(active, held_back)),
         # only the job's own pods reach its pods, but for reports

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from grpo_api.contract.environment import Role
 from grpo_api.contract.exit_codes import ExitCode
-from grpo_api.contract.reasons import ReasonMessage
+from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_operator.observe.observed import ContainerTermination, EngineView, PodView
 from grpo_operator.observe.pod_reasons import not_seen
 from grpo_operator.plan.last_failure import PodRef
@@ -59,9 +59,10 @@ def seconds_until_unseen(pod: PodView, now: datetime) -> float | None:
 
 
 def trainer_blocker(gang: Iterable[PodView], now: datetime) -> Blocker | None:
-    """The first of these trainer pods that does not start."""
+    """The first of these trainer pods that does not start, and not only because of another one."""
     problems = ((pod, _start_problem(pod, now, role=Role.TRAINER)) for pod in gang)
-    return next((Blocker(pod, Role.TRAINER, why) for pod, why in problems if why), None)
+    found = [Blocker(pod, Role.TRAINER, why) for pod, why in problems if why]
+    return min(found, key=lambda blocker: blocker.why.reason == Reason.WAITING_FOR_GROUP, default=None)
 
 
 def engine_blocker(rollouts: Iterable[EngineView], now: datetime) -> Blocker | None:

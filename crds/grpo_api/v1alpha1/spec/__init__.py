@@ -50,6 +50,7 @@ from grpo_api.v1alpha1.spec.rewards import (
 from grpo_api.v1alpha1.spec.rollout import RolloutSpec
 from grpo_api.v1alpha1.spec.run_sections import HubSpec, RunSections
 from grpo_api.v1alpha1.spec.sampling import RolloutFunctionSpec, SamplingSpec
+from grpo_api.v1alpha1.spec.scheduling import Gang, PodTopologySpec, SchedulingSpec, TopologySpec
 from grpo_api.v1alpha1.spec.trainer import DeepSpeedSpec, TrainerSpec, TrainerStrategy
 from grpo_api.v1alpha1.spec.weight_sync import WeightSyncBackend, WeightSyncSpec
 
@@ -82,6 +83,7 @@ __all__ = [
     "FailurePolicySpec",
     "FailureRule",
     "GRPOJobSpec",
+    "Gang",
     "GeometricMaskSpec",
     "HubSpec",
     "ImportanceCorrectionMode",
@@ -93,6 +95,7 @@ __all__ = [
     "Mode",
     "ModelSpec",
     "OptimizerSpec",
+    "PodTopologySpec",
     "RatioLevel",
     "RefSyncSpec",
     "ReportSpec",
@@ -108,7 +111,9 @@ __all__ = [
     "SamplingSpec",
     "ScaleRewards",
     "Schedule",
+    "SchedulingSpec",
     "StalePolicy",
+    "TopologySpec",
     "TrackerName",
     "TrackerSpec",
     "TrainerSpec",

@@ -57,6 +57,7 @@ from grpo_api.v1alpha1.spec.sampling import (
     truncation_is_corrected_by_tokens,
     truncation_is_not_corrected_with_vespo,
 )
+from grpo_api.v1alpha1.spec.scheduling import SchedulingSpec, engine_topology_has_pods
 from grpo_api.v1alpha1.spec.trainer import TrainerSpec, every_rank_has_samples
 from grpo_api.v1alpha1.spec.weight_sync import (
     disk_has_pods,
@@ -165,6 +166,7 @@ class GRPOJobSpec(RunSections):
         async_has_rollout,
         older_tokens_are_corrected,
         batch_is_trained_once,
+        engine_topology_has_pods,
     )
 
     mode: Mode = Mode.AUTO
@@ -205,6 +207,8 @@ class GRPOJobSpec(RunSections):
     have nodes. This includes waiting for quota, for a full cluster, and for an earlier attempt's pods on lost
     nodes. When it takes longer the job fails, and the message says what it waited for. Without it a job waits
     without limit. `grpo-runtime run` starts its processes at once and ignores it."""
+    scheduling: SchedulingSpec | None = None
+    """How the pods come to their nodes: together, and near each other."""
     stall_timeout_seconds: Annotated[int, Field(ge=10, le=604_800), MAY_CHANGE] = 1800
     """How long a running trainer may make no progress before it counts as failed. While completions are
     sampled, each one that is finished is progress, so this must be longer than the longest completion
