@@ -35,7 +35,7 @@ SAYS = {
     "restricted": "is one of Pod Security restricted",
     "opaque": "makes Secrets of type Opaque only",
     "system": "nothing to do in a namespace of the system",
-    "job": "deletes only jobs that have ended and have ttlSecondsAfterFinished",
+    "job": "deletes only jobs that have ended and have a ttlSeconds field",
 }
 
 

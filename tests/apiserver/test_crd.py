@@ -223,7 +223,7 @@ def test_every_field_of_the_spec_is_fixed_or_known_to_change(job: str, jobs: Job
     fields |= {f"{section}.{name}" for section in ("rollout", "failurePolicy") for name in spec[section]}
     live = {"rollout.replicas", "failurePolicy.maxRestarts", "stallTimeoutSeconds"}
     live |= {"startupDeadlineSeconds", "schedulingDeadlineSeconds", "activeDeadlineSeconds", "suspend"}
-    live |= {"ttlSecondsAfterFinished", "failurePolicy.rules"}
+    live |= {"ttlSecondsAfterFinished", "ttlSecondsAfterFailed", "failurePolicy.rules"}
     # a job has it or rollout
     assert fields | {"colocated"} == {*fixed_paths(GRPOJobSpec), *live}
 

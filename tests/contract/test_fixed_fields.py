@@ -23,6 +23,7 @@ LIVE = {
     "failurePolicy.rules",
     "suspend",
     "activeDeadlineSeconds",
+    "ttlSecondsAfterFailed",
     "ttlSecondsAfterFinished",
     "startupDeadlineSeconds",
     "schedulingDeadlineSeconds",

@@ -43,6 +43,20 @@ def test_zero_seconds_are_at_once():
     assert cluster.is_gone
 
 
+@pytest.mark.parametrize(
+    ("code", "both", "ttl"), [(40, True, 60), (0, True, TTL), (40, False, 60), (0, False, None)]
+)
+def test_a_job_that_has_failed_has_a_time_of_its_own(code: int, both: bool, ttl: int | None):
+    times = {"ttlSecondsAfterFailed": 60} | ({"ttlSecondsAfterFinished": TTL} if both else {})
+    cluster = FakeCluster(spec(**times)).start()
+    cluster.end(cluster.pod("trainer-a1-0"), termination(code, "the end"))
+    cluster.settle()
+    assert cluster.plan().requeue_after == ttl and not cluster.is_gone
+    cluster.now = NOW + timedelta(seconds=TTL)
+    cluster.settle()
+    assert cluster.is_gone == (ttl is not None)
+
+
 def test_a_job_without_the_field_stays_and_so_does_one_that_has_not_ended():
     cluster = ended(ttl=None)
     running = FakeCluster(spec(ttlSecondsAfterFinished=0)).start()

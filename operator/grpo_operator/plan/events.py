@@ -126,7 +126,7 @@ def _what_happened_to(lost: PodView) -> str:
 
 def _end(draft: Draft, observed: Observed) -> Iterator[EventDraft]:
     found = condition(draft.status, ConditionType.FINISHED)
-    not_deleted = why_not_deleted(observed.job)
+    not_deleted = why_not_deleted(observed.job, draft.status)
     if draft.stage is Stage.ENDED and not_deleted and not_deleted not in observed.job.status.notes:
         yield EventDraft(ReasonMessage(Reason.NOT_DELETED, not_deleted), key="", is_warning=True)
     if not is_true(draft.status, ConditionType.FINISHED) or found is None:

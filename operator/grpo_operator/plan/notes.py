@@ -5,6 +5,7 @@ Two operators may disagree about a note, such as one that reads an older schema 
 its own once, and then leaves what is stored until it has something else to note.
 """
 
+from grpo_api.v1alpha1.status import GRPOJobStatus, Phase
 from grpo_operator.observe.observed import JobView, Observed
 from grpo_operator.plan.conditions import LONGEST_MESSAGE
 from grpo_operator.plan.draft import Draft, Stage
@@ -17,16 +18,17 @@ def notes_of(draft: Draft, observed: Observed) -> str:
         may_not = "this operator may not delete the job, as ttlSecondsAfterFinished has it"
         undeletable = observed.remembered.undeletable
         of_rights = f"{may_not}: {undeletable}" if undeletable else ""
-        return (why_not_deleted(observed.job) or of_rights)[:LONGEST_MESSAGE]
+        return (why_not_deleted(observed.job, draft.status) or of_rights)[:LONGEST_MESSAGE]
     problem = observed.job.problem if draft.known_snapshot is not None else ""
     of_spec = f"changes to the spec are not followed, because it cannot be read: {problem}" if problem else ""
     return "; ".join(filter(None, (of_spec, observed.crd_problem)))[:LONGEST_MESSAGE]
 
 
-def why_not_deleted(job: JobView) -> str:
-    """Why `ttlSecondsAfterFinished` does not delete a job that has ended; empty where it does, or where it is
-    not set."""
-    if not job.tracked_by or job.spec is None or job.spec.ttl_seconds_after_finished is None:
+def why_not_deleted(job: JobView, status: GRPOJobStatus) -> str:
+    """Why `ttlSecondsAfterFinished` does not delete a job that has ended so; empty where it does, or where it
+    is not set."""
+    has_failed = status.phase is Phase.FAILED
+    if not job.tracked_by or job.spec is None or job.spec.ttl_seconds(has_failed=has_failed) is None:
         return ""
     return (
         f"ttlSecondsAfterFinished does not delete this job, because {job.tracked_by} tracks it and would "

@@ -196,6 +196,8 @@ class GRPOJobSpec(RunSections):
     )
     """How long after its end the job is deleted with its pods; what is on its claim stays. A job that Argo CD
     or Flux tracks stays too."""
+    ttl_seconds_after_failed: Annotated[Annotated[int, Field(ge=0, le=315_360_000)] | None, MAY_CHANGE] = None
+    """The same of a job that has failed. Defaults to ttlSecondsAfterFinished."""
     startup_deadline_seconds: Annotated[int, Field(ge=1, le=604_800), MAY_CHANGE] = 1800
     """How long an attempt may take to begin its first step, once all its trainer pods and, in mode
     Disaggregated, one rollout pod have nodes. The time in which it reads its checkpoint does not count. When
@@ -233,6 +235,11 @@ class GRPOJobSpec(RunSections):
         if self.rollout is None or not self.rollout.has_gpus:
             return 0
         return self.rollout.resources.num_gpus or self.engine.num_workers // self.rollout.nodes_per_replica
+
+    def ttl_seconds(self, *, has_failed: bool) -> int | None:
+        """How long after its end the job is deleted; None where it stays."""
+        own = self.ttl_seconds_after_failed if has_failed else None
+        return self.ttl_seconds_after_finished if own is None else own
 
     @property
     def mode_reason(self) -> str:

@@ -1,19 +1,19 @@
-"""Policy: a job that has ended is deleted after `ttlSecondsAfterFinished`."""
+"""Policy: a job that has ended is deleted after `ttlSecondsAfterFinished`, or `ttlSecondsAfterFailed`."""
 
 from datetime import datetime
 
+from grpo_api.v1alpha1.status import Phase
 from grpo_operator.cluster.kinds import JOBS
 from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.draft import Deletion, Draft
-from grpo_operator.plan.notes import why_not_deleted
 
 
 def delete_when_expired(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """Delete the job, and with it what it owns, at the time that follows from its status. One that a GitOps
     controller tracks stays, as its notes say: it would be created again, and train again."""
     job, ended_at = observed.job, draft.status.completion_time
-    ttl = job.spec.ttl_seconds_after_finished if job.spec else None
-    if ttl is None or ended_at is None or why_not_deleted(job):
+    ttl = job.spec.ttl_seconds(has_failed=draft.status.phase is Phase.FAILED) if job.spec else None
+    if ttl is None or ended_at is None or job.tracked_by:
         return draft
     left = ttl - (now - ended_at).total_seconds()
     return draft.waking_after(left) if left > 0 else draft.deleting(Deletion(JOBS, job.name, job.uid))
