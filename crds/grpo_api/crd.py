@@ -14,6 +14,7 @@ from grpo_api.rule import VALIDATIONS
 from grpo_api.schema import Schema, property_at, structural_schema
 from grpo_api.v1alpha1.job import GROUP, KIND, PLURAL, VERSION, GRPOJob
 from grpo_api.v1alpha1.spec import GRPOJobSpec
+from grpo_api.v1alpha1.spec.job_spec import QUEUE_STAYS
 from grpo_api.v1alpha1.spec.rewards import RewardSpec
 from grpo_api.v1alpha1.spec.rollout import ROLLOUT_STAYS
 from grpo_api.v1alpha1.status import GRPOJobStatus
@@ -110,7 +111,9 @@ def _spec_schema() -> Schema:
             schema["properties"][path]["items"][VALIDATIONS].append(item_stays(path, item=RewardSpec))
         else:
             transitions.append(stays(path, is_optional=is_optional))
-    schema[VALIDATIONS] += [transition.validation() for transition in (*transitions, ROLLOUT_STAYS)]
+    schema[VALIDATIONS] += [
+        transition.validation() for transition in (*transitions, ROLLOUT_STAYS, QUEUE_STAYS)
+    ]
     return schema
 
 

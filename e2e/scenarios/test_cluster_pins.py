@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cluster"))
 
-from grpo_cluster.versions import GANG_SCHEDULER, KUBERNETES_VERSION, MODULES, GoModule
+from grpo_cluster.versions import GANG_SCHEDULER, KUBERNETES_VERSION, KUEUE, MODULES, GoModule
 
 MAIN_REQUIREMENT = {
     "etcd": "go.etcd.io/etcd/server/v3",
@@ -16,8 +16,9 @@ MAIN_REQUIREMENT = {
     "coredns": "github.com/coredns/coredns",
     "helm": "helm.sh/helm/v4",
     "gang-scheduler": "sigs.k8s.io/scheduler-plugins",
+    "kueue": "sigs.k8s.io/kueue",
 }
-PINNED = [*(module for module in MODULES if module.name != "pause"), GANG_SCHEDULER]
+PINNED = [*(module for module in MODULES if module.name != "pause"), GANG_SCHEDULER, KUEUE]
 
 
 @pytest.mark.parametrize("module", PINNED, ids=lambda module: module.name)

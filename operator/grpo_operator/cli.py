@@ -83,6 +83,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Settings, argparse.Na
             engine_arguments=tuple(given.allow_engine_argument),
             gangs=tuple(given.allow_gang),
         ),
+        has_kueue=given.kueue == "true",
     )
     return settings, given
 
@@ -195,6 +196,12 @@ def _add_work_options(parser: argparse.ArgumentParser) -> None:
         default="false",
         help="let jobs ask for the network of their nodes in podTemplate, where no NetworkPolicy holds "
         "(default: false)",
+    )
+    parser.add_argument(
+        "--kueue",
+        choices=["true", "false"],
+        default="false",
+        help="look at Kueue for jobs that are in one of its queues (default: false)",
     )
     parser.add_argument(
         "--reports-from",

@@ -9,6 +9,7 @@ from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.apply.children import apply_children, delete_objects, stop_pods
 from grpo_operator.apply.events import write_events
 from grpo_operator.apply.status import stored_status, write_schema_skew, write_status
+from grpo_operator.apply.workloads import patch_workloads
 from grpo_operator.children.child import Child
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import Client
@@ -27,6 +28,7 @@ from grpo_operator.observe.stored import version_of
 from grpo_operator.permissions import NO_PERMISSIONS, Permissions
 from grpo_operator.plan import make_plan
 from grpo_operator.plan.draft import Deletion
+from grpo_operator.read_queue import read_queue
 from grpo_operator.settings import GIVE_BACK_TIMES, GiveBackTimes
 
 log = logging.getLogger(__name__)
@@ -113,8 +115,9 @@ class Controller:
                 if any(child.kind == SECRETS and not child.is_expected for child in plan.create):
                     self._state.mark_tokens_made(key, now=now)
             held = self._state.seconds_until_next_try(key, now=now)
+        has_changed = await patch_workloads(self._client, self._cache, job, plan.patch)
         waits = [
-            _AT_ONCE if is_one_gone else None,
+            _AT_ONCE if is_one_gone or has_changed else None,
             _AFTER_MAKING_SECONDS if has_made_pods else None,
             held or None,
             plan.requeue_after,
@@ -161,17 +164,18 @@ class Controller:
             return None
         try:
             observed = self._observe_cache(key, now=now)
-            while (
-                observed and not observed.job.is_deleting and await self._find_missing(key, observed, now=now)
-            ):
+            while observed and not observed.job.is_deleting and await self._look_up(key, observed, now=now):
                 observed = self._observe_cache(key, now=now)
         except UnreadableStatusError as error:
             await self._leave_to_newer_release(key, str(error), now=now)
             return None
         return observed
 
-    async def _find_missing(self, key: Key, observed: Observed, *, now: datetime) -> bool:
+    async def _look_up(self, key: Key, observed: Observed, *, now: datetime) -> bool:
+        """Ask the API server for what the cache lacks; whether the job must be observed again."""
         client, cache, state = self._client, self._cache, self._state
+        if await read_queue(client, cache, observed):
+            return True
         return await find_missing(client, cache, state, key=key, observed=observed, now=now)
 
     def _observe_cache(self, key: Key, *, now: datetime) -> Observed | None:

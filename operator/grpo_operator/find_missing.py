@@ -13,7 +13,7 @@ from grpo_api.v1alpha1.status import ConditionType
 from grpo_operator.children.names import Names
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import Client
-from grpo_operator.cluster.kinds import CONFIG_MAPS, PODS
+from grpo_operator.cluster.kinds import CONFIG_MAPS, PODS, WORKLOADS
 from grpo_operator.observe.cache import Cache, ChildName, Key, owner_uid
 from grpo_operator.observe.engine_pods import missing_members
 from grpo_operator.observe.observed import JobView, Observed
@@ -31,13 +31,15 @@ async def find_missing(
     remembered, and asked for once; but a job that says RevisionLost waits for somebody to restore its
     ConfigMap, perhaps without labels, and has it asked for again from time to time.
     """
-    missing = state.missing_children(
+    unknown = state.missing_children(
         key,
         shown=cache.child_names(observed.job.identity),
         expected=frozenset(_expected(observed)),
         awaited=frozenset(_awaited(observed.job)),
         now=now,
     )
+    # where Workloads cannot be listed, they cannot be asked for either
+    missing = [child for child in unknown if not (child[0] == WORKLOADS and observed.queue_problem)]
     found = await asyncio.gather(
         *(_find(client, cache, state, observed.job, child, now=now) for child in missing)
     )
@@ -59,6 +61,8 @@ def _expected(observed: Observed) -> Iterator[ChildName]:
         return
     names = Names.of(job=job.name, uid=job.uid)
     yield CONFIG_MAPS, names.config(status.revision)
+    if status.queue is not None:
+        yield WORKLOADS, names.workload
     spec = observed.stored_spec or job.spec
     if spec is None:
         return

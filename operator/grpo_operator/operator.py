@@ -10,10 +10,11 @@ from typing import Any
 
 import aiohttp
 
+from grpo_operator.apply.refusals import explain_refusal
 from grpo_operator.children.gangs import GANG_SCHEDULERS
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import Client, Listing
-from grpo_operator.cluster.kinds import JOBS, WATCHED, Kind, KubeObject
+from grpo_operator.cluster.kinds import JOBS, WATCHED, WORKLOADS, Kind, KubeObject
 from grpo_operator.cluster.lease import Lease, own_identity
 from grpo_operator.cluster.watch import watch
 from grpo_operator.controller import Controller
@@ -32,6 +33,10 @@ log = logging.getLogger(__name__)
 
 _MISSED_RESYNCS = 4
 _FIRST_RESYNC_RETRY_SECONDS = 2.0
+_NO_KUEUE = (
+    "this operator does not look at Kueue: its administrator sets kueue.enabled=true of the chart "
+    "(--kueue=true)"
+)
 _STARTING_SECONDS = 0.5
 """The pods of a job that starts change many times within a second: they are looked at together."""
 
@@ -75,6 +80,9 @@ class Operator:
             for gang, scheduler in GANG_SCHEDULERS.items()
             if settings.permissions.allows_gang(gang)
         )
+        self._has_kueue = settings.has_kueue
+        if not settings.has_kueue:
+            self._cache.queue_problems[None] = _NO_KUEUE
         self._unlisted: set[tuple[Kind, str | None]] = set()
         """PodGroups that could not be listed, by kind and namespace."""
         self._health = Health(limit_seconds=_MISSED_RESYNCS * settings.resync_seconds)
@@ -142,6 +150,11 @@ class Operator:
             asyncio.create_task(self._events.run(), name="events"),
             asyncio.create_task(self._resync_regularly(), name="resync"),
         ]
+        if self._has_kueue:
+            work += [
+                asyncio.create_task(self._follow_workloads(namespace), name="workloads")
+                for namespace in self._settings.namespaces or (None,)
+            ]
         watching = asyncio.create_task(
             watch(
                 # kopf stops altogether when it may not watch one namespace: the resync alone covers those.
@@ -202,17 +215,16 @@ class Operator:
                 refused[namespace] = error
                 continue
             listings |= await self._list_pod_groups(namespace)
+            listings |= await self._list_workloads(namespace)
             listed_at = min(listing.resource_version for listing in listings.values())
             errors.require_no_step_back(listed_at, known=self._listed_at.get(namespace, 0))
             self._listed_at[namespace] = listed_at
             for kind, listing in listings.items():
-                for key in self._cache.replace(
-                    kind, listing.items, namespace=namespace, listed_at=listing.resource_version
-                ):
-                    self._queue.add(key)
+                self._take_in_list(kind, listing, namespace)
         if len(refused) == len(namespaces):
             raise next(iter(refused.values()))
         self._log_left_out(refused)
+        self._cache.cluster_objects.clear()
         self._cache.forget_deleted_uids()
         self._health.mark_success()
 
@@ -252,6 +264,47 @@ class Operator:
                     log.warning("PodGroups of %s cannot be listed: %s", kind.api_version, error)
                 self._unlisted.add((kind, namespace))
         return found
+
+    async def _list_workloads(self, namespace: str | None) -> dict[Kind, Listing[Stored]]:
+        """The Workloads, where jobs may have some. Without them those jobs stay as they are and say why."""
+        if not self._has_kueue:
+            return {}
+        known = self._cache.queue_problems.get(namespace, "")
+        try:
+            keep = partial(self._cache.keep, WORKLOADS)
+            found = await self._client.list(WORKLOADS, namespace, keep=keep)
+        except (errors.NotFound, errors.Forbidden) as error:
+            problem = explain_refusal(error, kind=WORKLOADS, name="of the job").why.message
+            self._cache.queue_problems[namespace] = problem
+            if problem != known:
+                log.warning("Workloads cannot be listed: %s", error)
+            return {}
+        self._cache.queue_problems.pop(namespace, None)
+        return {WORKLOADS: found}
+
+    async def _follow_workloads(self, namespace: str | None) -> None:
+        """Take in what happens to Workloads, with a list before each watch. What ends a watch ends no other
+        one, and a cluster without Kueue is asked again from time to time."""
+        while True:
+            wait = _FIRST_RESYNC_RETRY_SECONDS
+            try:
+                listed = (await self._list_workloads(namespace)).get(WORKLOADS)
+                if listed is None:
+                    wait = self._settings.resync_seconds
+                else:
+                    self._take_in_list(WORKLOADS, listed, namespace)
+                    since, wait = listed.resource_version, 0.0
+                    async for event, item in self._client.follow(WORKLOADS, namespace, since=since):
+                        self.take_in(WORKLOADS, event, item)
+            except errors.KubernetesError as error:
+                log.debug("the watch of Workloads has ended: %s", error)
+                wait = _FIRST_RESYNC_RETRY_SECONDS
+            await asyncio.sleep(wait)
+
+    def _take_in_list(self, kind: Kind, listing: Listing[Stored], namespace: str | None) -> None:
+        version = listing.resource_version
+        for key in self._cache.replace(kind, listing.items, namespace=namespace, listed_at=version):
+            self._queue.add(key)
 
     def _log_left_out(self, refused: dict[str | None, errors.Forbidden]) -> None:
         """Log once that a namespace is left out, and once that it no longer is."""

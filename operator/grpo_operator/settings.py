@@ -68,6 +68,8 @@ class Settings:
     """The NetworkPolicyPeers that may read progress and metrics of a job's trainers; None: everyone."""
     give_back: GiveBackTimes = GIVE_BACK_TIMES
     permissions: Permissions = NO_PERMISSIONS
+    has_kueue: bool = False
+    """Whether jobs may be in queues of Kueue."""
 
 
 _EXAMPLE = '[{"podSelector": {"matchLabels": {"app": "prometheus"}}, "namespaceSelector": {}}]'

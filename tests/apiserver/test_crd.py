@@ -22,6 +22,7 @@ from grpo_api.v1alpha1.status import (
     GRPOJobStatus,
     LastFailure,
     Phase,
+    QueueStatus,
     ResumedFrom,
     RoleStatus,
     RolloutStatus,
@@ -93,6 +94,7 @@ def full_status() -> GRPOJobStatus:
             since=NOW, until=NOW, reason="SuspendedByRule", message="rule gpu", spec_suspend=False
         ),
         suspended_seconds=60,
+        queue=QueueStatus(name="team", workload="copy-0123ab"),
         given_back=1,
         waiting_for_room=WaitingForRoom(since=NOW, tried_at=NOW, held_back_until=NOW),
         micro_batch_tokens=512,
@@ -139,6 +141,7 @@ def change_of(path: str) -> dict[str, Any]:
         "imagePullSecrets": ["another"],
         "managedBy": "example.com/another",
         "rollout.resources": {"limits": {"memory": "33Gi"}},
+        "rollout.minReplicas": 3,
         "rollout.nodesPerReplica": 4,
         "rollout.podTemplate": {"spec": {"priorityClassName": "low"}},
         "rollout.lostTimeoutSeconds": 61,
@@ -223,7 +226,7 @@ def test_every_field_of_the_spec_is_fixed_or_known_to_change(job: str, jobs: Job
     fields |= {f"{section}.{name}" for section in ("rollout", "failurePolicy") for name in spec[section]}
     live = {"rollout.replicas", "failurePolicy.maxRestarts", "stallTimeoutSeconds"}
     live |= {"startupDeadlineSeconds", "schedulingDeadlineSeconds", "activeDeadlineSeconds", "suspend"}
-    live |= {"ttlSecondsAfterFinished", "ttlSecondsAfterFailed", "failurePolicy.rules"}
+    live |= {"ttlSecondsAfterFinished", "ttlSecondsAfterFailed", "failurePolicy.rules", "queueName"}
     # a job has it or rollout
     assert fields | {"colocated"} == {*fixed_paths(GRPOJobSpec), *live}
 

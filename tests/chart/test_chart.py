@@ -83,6 +83,28 @@ def test_the_operator_gets_rights_on_the_pod_groups_that_the_values_name_and_on_
     assert schema()["properties"]["gangs"]["items"]["enum"] == [gang.value for gang in GANG_SCHEDULERS]
 
 
+@pytest.mark.parametrize("scope", [(), ("--set", "watch.allNamespaces=true")])
+def test_the_operator_gets_rights_of_kueue_only_where_it_is_switched_on(scope: tuple[str, ...]):
+    def rights(*arguments: str) -> dict[tuple[str, str], set[str]]:
+        made = objects(*scope, *arguments, "--set", "userRoles.create=false")
+        return {
+            (item["kind"], resource): set(rule["verbs"])
+            for item in made
+            for rule in item.get("rules", ())
+            if rule["apiGroups"] == ["kueue.x-k8s.io"]
+            for resource in rule["resources"]
+        }
+
+    assert rights() == {}
+    kind = "ClusterRole" if scope else "Role"
+    assert rights("--set", "kueue.enabled=true") == {
+        (kind, "workloads"): {"get", "list", "watch", "create", "delete"},
+        (kind, "workloads/status"): {"patch"},
+        ("ClusterRole", "resourceflavors"): {"get"},
+        ("ClusterRole", "workloadpriorityclasses"): {"get"},
+    }
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

@@ -63,7 +63,7 @@ def stored() -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, schema in SPEC["properties"].items():
         fields[name] = dict.fromkeys(schema["properties"], "old") if name in SPLIT else "old"
-    return fields
+    return fields | {"suspend": False}
 
 
 def changed(spec: dict[str, Any], path: str) -> dict[str, Any]:
@@ -98,6 +98,14 @@ def test_a_field_that_may_be_absent_is_neither_added_nor_taken_away(name: str, s
     without = {key: value for key, value in stored.items() if key != name}
     assert refused_fields(without, stored) == [name]
     assert refused_fields(stored, without) == [name]
+
+
+def test_the_queue_may_change_while_the_job_is_suspended(stored: dict[str, Any]):
+    suspended = {**stored, "suspend": True}
+    assert refused_fields(changed(suspended, "queueName"), suspended) == []
+    without = {key: value for key, value in suspended.items() if key != "queueName"}
+    assert refused_fields(without, suspended) == []
+    assert refused_fields({**changed(stored, "queueName"), "suspend": False}, suspended) == ["queueName"]
 
 
 def test_scaling_a_job_without_rollout_pods_is_refused(stored: dict[str, Any]):

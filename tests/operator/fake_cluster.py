@@ -26,9 +26,12 @@ from grpo_operator.cluster.kinds import (
     PODS,
     SECRETS,
     SERVICES,
+    WORKLOADS,
+    Kind,
     is_pod_group,
 )
 from grpo_operator.observe.engine_pods import as_engines
+from grpo_operator.observe.from_cache import workload_view
 from grpo_operator.observe.observed import (
     ContainerTermination,
     JobAndPods,
@@ -43,7 +46,7 @@ from grpo_operator.observe.observed import (
 from grpo_operator.observe.process_state import ProcessState
 from grpo_operator.permissions import NO_PERMISSIONS
 from grpo_operator.plan import make_plan
-from grpo_operator.plan.draft import Plan
+from grpo_operator.plan.draft import Plan, WorkloadPatch
 from grpo_operator.settings import GIVE_BACK_TIMES
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
@@ -127,6 +130,23 @@ def report(**changes: Any) -> Progress:
     return Progress(**(said | changes))
 
 
+def change(workload: dict[str, Any], patch: WorkloadPatch) -> None:
+    """A merge patch of the status of a Workload."""
+    meta = workload["metadata"]
+    assert meta["resourceVersion"] == patch.resource_version
+    status = {**workload.get("status", {}), "conditions": list(patch.conditions), **patch.other}
+    workload["status"] = {key: value for key, value in status.items() if value is not None}
+    meta["resourceVersion"] = str(int(meta["resourceVersion"]) + 1)
+
+
+def versions(workloads: Mapping[str, dict[str, Any]]) -> dict[str, str]:
+    """The state of each Workload."""
+    return {
+        name: "/".join(item["metadata"][key] for key in ("uid", "resourceVersion"))
+        for name, item in workloads.items()
+    }
+
+
 class FakeCluster:
     """One job and what the cluster holds of it."""
 
@@ -155,6 +175,12 @@ class FakeCluster:
         self.services: dict[str, dict[str, Any]] = {}
         self.network_policies: dict[str, dict[str, Any]] = {}
         self.pod_groups: dict[str, PodGroupView] = {}
+        self.workloads: dict[str, dict[str, Any]] = {}
+        """Workloads of Kueue by name, as they are stored."""
+        self.queue_problem = ""
+        self.cluster_objects: dict[tuple[Kind, str], dict[str, Any] | str] = {}
+        self.labels: dict[str, str] = {}
+        """Of the job."""
         self.config_names: set[str] = set()
         self.num_secrets = 0
         self.stored_spec: GRPOJobSpec | None = None
@@ -201,6 +227,8 @@ class FakeCluster:
             accepted_loss=self.accepted_loss,
             finalizers=self.finalizers,
             tracked_by=self.tracked_by,
+            queue_label=self.labels.get(labels.QUEUE_NAME, ""),
+            priority_label=self.labels.get(labels.PRIORITY_CLASS, ""),
         )
         found = JobAndPods(job, rollouts=engines)
         return Observed(
@@ -210,6 +238,9 @@ class FakeCluster:
             services=self.services,
             network_policies=self.network_policies,
             pod_groups=self.pod_groups,
+            workloads={name: workload_view(item) for name, item in self.workloads.items()},
+            queue_problem=self.queue_problem,
+            cluster_objects=self.cluster_objects,
             config_names=frozenset(self.config_names),
             stored_spec=self.stored_spec,
             pod_templates=self.pod_templates,
@@ -252,6 +283,9 @@ class FakeCluster:
             if deletion.kind == JOBS:
                 self.is_gone = (deletion.name, deletion.uid) == (self.name, self.uid)
                 continue
+            if deletion.kind == WORKLOADS:
+                assert self.workloads.pop(deletion.name)["metadata"]["uid"] == deletion.uid
+                continue
             if is_pod_group(deletion.kind):
                 assert self.pod_groups.pop(deletion.name).uid == deletion.uid
                 continue
@@ -265,6 +299,8 @@ class FakeCluster:
         for child in plan.create:
             if child.name not in self.refused_pods:
                 self._make(child)
+        for patch in plan.patch:
+            change(self.workloads[patch.name], patch)
         made = [child.name for child in plan.create if child.kind == PODS and child.name in self.pods]
         self.state.mark_made(("default", "copy"), made, now=self.now)
         return plan
@@ -272,9 +308,9 @@ class FakeCluster:
     def settle(self) -> Plan:
         """Step until nothing changes, at most ten times."""
         for _ in range(10):
-            before = (self.status, dict(self.pods), dict(self.pod_groups))
+            before = (self.status, dict(self.pods), dict(self.pod_groups), versions(self.workloads))
             plan = self.step()
-            if (self.status, self.pods, self.pod_groups) == before:
+            if (self.status, self.pods, self.pod_groups, versions(self.workloads)) == before:
                 return plan
         raise AssertionError("the plan never comes to rest")
 
@@ -371,6 +407,11 @@ class FakeCluster:
             self.services[child.name] = child.body
         elif child.kind == NETWORK_POLICIES:
             self.network_policies[child.name] = child.body
+        elif child.kind == WORKLOADS:
+            assert child.name not in self.workloads, f"{child.name} is created twice"
+            self._num_made += 1
+            own = {"uid": f"uid-{self._num_made}", "resourceVersion": "1", "generation": 1}
+            self.workloads[child.name] = {**child.body, "metadata": {**child.body["metadata"], **own}}
         elif is_pod_group(child.kind):
             self._make_pod_group(child)
         elif child.kind == CONFIG_MAPS:

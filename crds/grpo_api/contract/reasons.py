@@ -32,6 +32,13 @@ class Reason(StrEnum):
     WAITING_FOR_TRAINER = "WaitingForTrainer"
     """Rollout pods are made once every trainer pod has a node."""
 
+    QUEUED = "Queued"
+    """The job is in a queue of Kueue, which has not admitted it; the message has what Kueue says. The job
+    waits without pods, and no clock runs."""
+    EVICTED_FROM_QUEUE = "EvictedFromQueue"
+    """Kueue has taken the quota back, as by preemption; the message has what Kueue says. The pods save a
+    checkpoint and end, and the next attempt follows once the job is admitted again; not counted."""
+
     WAITING_FOR_GROUP = "WaitingForGroup"
     """A pod gets a node together with the others of its group, as `scheduling.gang` says, and one of them
     finds none; the job waits."""
@@ -152,6 +159,9 @@ class Reason(StrEnum):
     GANG_UNAVAILABLE = "GangUnavailable"
     """The PodGroup that `scheduling.gang` needs cannot be made, because the cluster does not have that gang
     scheduler, or the operator has no right on its PodGroups; the message says which; the job waits."""
+    QUEUE_UNAVAILABLE = "QueueUnavailable"
+    """The cluster does not have Kueue, the operator does not look at it or lacks a right on its objects, or
+    one that the job names does not exist; the message says which; the job waits."""
     TOKENS_LOST = "TokensLost"
     """The Secret of a running job was deleted, and new pods need it."""
     NAME_TAKEN = "NameTaken"

@@ -162,6 +162,15 @@ class Suspension(ApiModel):
     """`spec.suspend` when a rule suspended the job. Another value ends that."""
 
 
+class QueueStatus(ApiModel):
+    """How Kueue knows the job."""
+
+    name: ShortText
+    """The LocalQueue. A job that has begun changes it only while it is suspended."""
+    workload: ShortText
+    """The Workload of the job, of its trainer and its first engines."""
+
+
 class WeightSyncStatus(ApiModel):
     """How the weights of a run travel, as chosen when the job started."""
 
@@ -263,6 +272,8 @@ class GRPOJobStatus(ApiModel):
     """The newest suspension of the job."""
     suspended_seconds: int = 0
     """How long earlier suspensions took in total."""
+    queue: QueueStatus | None = None
+    """How Kueue knows the job. Absent without a queue."""
     given_back: int = 0
     """How many times the job gave its nodes back because not all the pods that it needs found one. These are
     no restarts."""

@@ -1,8 +1,10 @@
 """Builds the programs of the cluster once per version, through the Go module proxy."""
 
 import fcntl
+import json
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +26,22 @@ def build_all(modules: Sequence[GoModule] = MODULES) -> None:
         for number, module in enumerate(missing, start=1):
             with step(f"building {module.name} {module.version} ({number} of {len(missing)})"):
                 _build(module, go)
+
+
+def dependency_folder(module: GoModule, dependency: str) -> Path:
+    """The folder in Go's cache with the sources of what a module requires, in the required version."""
+    done = subprocess.run(
+        [find_go(), "mod", "download", "-json", dependency],
+        cwd=module.source,
+        env=go_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    answer = json.loads(done.stdout) if done.stdout else {"Error": done.stderr.strip()}
+    if "Error" in answer:
+        raise ClusterError(f"the sources of {dependency} are not to be had: {answer['Error']}")
+    return Path(answer["Dir"])
 
 
 def _build(module: GoModule, go: Path) -> None:

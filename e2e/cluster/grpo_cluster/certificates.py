@@ -55,6 +55,8 @@ CONTROLLER_MANAGER = Identity(name="kube-controller-manager", user="system:kube-
 SCHEDULER = Identity(name="kube-scheduler", user="system:kube-scheduler")
 KUBE_PROXY = Identity(name="kube-proxy", user="system:kube-proxy")
 COREDNS = Identity(name="coredns", user="coredns")
+AGGREGATOR = Identity(name="aggregator", user="aggregator")
+"""The API server towards other API servers of an APIService, to which it says who asks."""
 CLIENTS = (ADMIN, CONTROLLER_MANAGER, SCHEDULER, KUBE_PROXY, COREDNS)
 
 
@@ -99,7 +101,7 @@ def ensure_keys(settings: ClusterSettings) -> KeyFolder:
             keys.service_account_key,
         )
         _make_authority(keys)
-    for identity in (api_server_identity(settings), *CLIENTS):
+    for identity in (api_server_identity(settings), AGGREGATOR, *CLIENTS):
         ensure_certificate(keys, identity)
     return keys
 

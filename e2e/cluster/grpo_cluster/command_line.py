@@ -11,7 +11,7 @@ from grpo_cluster.binaries import build_all
 from grpo_cluster.console import say
 from grpo_cluster.prerequisites import ensure_prerequisites
 from grpo_cluster.settings import ClusterError, ClusterSettings
-from grpo_cluster.versions import program_path
+from grpo_cluster.versions import MODULES, ON_DEMAND, program_path
 
 Command = Callable[[ClusterSettings, argparse.Namespace], int]
 
@@ -47,7 +47,10 @@ def _parser() -> argparse.ArgumentParser:
 
     command("can-run", _can_run, "say whether this machine can run containers; ends with 1 when it cannot")
     command("prerequisites", _prerequisites, "install the Debian packages that are missing")
-    command("build", _build, "build the programs that are not cached")
+    build = command("build", _build, "build the programs that are not cached")
+    build.add_argument(
+        "--only", choices=[module.name for module in ON_DEMAND], help="one that only some tests need, instead"
+    )
     up = command("up", _up, "start what does not run yet and wait until it is ready")
     up.add_argument("--nodes", type=int, default=1, help="1, 2, or 0 for the API server alone (default 1)")
     command("down", _down, "end everything; images, keys and logs stay")
@@ -80,8 +83,8 @@ def _prerequisites(_settings: ClusterSettings, _options: argparse.Namespace) -> 
     return 0
 
 
-def _build(_settings: ClusterSettings, _options: argparse.Namespace) -> int:
-    build_all()
+def _build(_settings: ClusterSettings, options: argparse.Namespace) -> int:
+    build_all([module for module in ON_DEMAND if module.name == options.only] or MODULES)
     return 0
 
 

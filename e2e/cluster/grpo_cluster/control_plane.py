@@ -5,6 +5,7 @@ from pathlib import Path
 from grpo_cluster.api import Api, Object
 from grpo_cluster.certificates import (
     ADMIN,
+    AGGREGATOR,
     CONTROLLER_MANAGER,
     COREDNS,
     SCHEDULER,
@@ -86,6 +87,13 @@ def _api_server(settings: ClusterSettings, keys: KeyFolder) -> list[str | Path]:
         f"--kubelet-client-certificate={keys.certificate(ADMIN)}",
         f"--kubelet-client-key={keys.key(ADMIN)}",
         "--kubelet-preferred-address-types=InternalIP",  # no DNS server knows the node names
+        f"--proxy-client-cert-file={keys.certificate(AGGREGATOR)}",
+        f"--proxy-client-key-file={keys.key(AGGREGATOR)}",
+        f"--requestheader-client-ca-file={keys.authority}",
+        f"--requestheader-allowed-names={AGGREGATOR.user}",
+        "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
         f"--service-account-issuer=https://kubernetes.default.svc.{CLUSTER_DOMAIN}",
         f"--service-account-key-file={keys.service_account_key}",
         f"--service-account-signing-key-file={keys.service_account_key}",

@@ -80,6 +80,17 @@ GANG_SCHEDULER = GoModule(
     packages=".",
 )
 """kube-scheduler with the plugin coscheduling. It is built by the tests of gangs."""
+_KUEUE_VERSION = "v0.17.1"
+KUEUE = GoModule(
+    name="kueue",
+    version=_KUEUE_VERSION,
+    programs=("kueue",),
+    installed_as=("kueue",),
+    linker_flags=f"-s -w -X sigs.k8s.io/kueue/pkg/version.GitVersion={_KUEUE_VERSION}",
+)
+"""Kueue's controller manager, for the tests of jobs in a queue. `make kueue` builds it in minutes."""
+ON_DEMAND = (KWOK, VERSITYGW, GANG_SCHEDULER, KUEUE)
+"""What is no part of the cluster, and is built by what needs it."""
 
 
 def program_path(program: str) -> Path:
@@ -87,7 +98,7 @@ def program_path(program: str) -> Path:
 
     Raises ClusterError for an unknown program or one that is not built yet.
     """
-    for module in (*MODULES, KWOK, VERSITYGW, GANG_SCHEDULER):
+    for module in (*MODULES, *ON_DEMAND):
         if program in module.programs:
             path = module.folder / program
             if not path.is_file():

@@ -1,16 +1,14 @@
 """A second scheduler in the local cluster, with the plugin coscheduling: it binds a group of pods or none."""
 
 import json
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from grpo_cluster import processes
-from grpo_cluster.binaries import build_all
+from grpo_cluster.binaries import build_all, dependency_folder
 from grpo_cluster.network import HOLDER, inside
 from grpo_cluster.settings import ClusterError, ClusterSettings
-from grpo_cluster.toolchain import find_go, go_environment
 from grpo_cluster.versions import GANG_SCHEDULER, program_path
 from grpo_demo.target import Target
 
@@ -62,13 +60,5 @@ def _configuration(kubeconfig: Path) -> dict[str, object]:
 
 def _crd() -> Path:
     """The CRD in the module that the scheduler was built from."""
-    done = subprocess.run(
-        [find_go(), "mod", "download", "-json", _MODULE],
-        cwd=GANG_SCHEDULER.source,
-        env=go_environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    folder = Path(json.loads(done.stdout)["Dir"])
+    folder = dependency_folder(GANG_SCHEDULER, _MODULE)
     return folder / "config" / "crd" / "bases" / "scheduling.x-k8s.io_podgroups.yaml"

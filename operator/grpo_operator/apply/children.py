@@ -19,7 +19,7 @@ from grpo_operator.children.pod import STOPPED_SECONDS
 from grpo_operator.children.restricted import problems_of_pod
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import Client
-from grpo_operator.cluster.kinds import CONFIG_MAPS, PODS, SECRETS, KubeObject
+from grpo_operator.cluster.kinds import CONFIG_MAPS, PODS, SECRETS, WORKLOADS, KubeObject
 from grpo_operator.observe.cache import Cache, owner_uid
 from grpo_operator.observe.observed import JobView, Refusal
 from grpo_operator.plan.draft import Deletion, Stop
@@ -77,7 +77,8 @@ async def stop_pods(client: Client, cache: Cache, job: JobView, stops: Iterable[
 async def apply_children(
     client: Client, cache: Cache, job: JobView, children: Sequence[Child]
 ) -> Refusal | None:
-    """Create or apply in order: what is shared first, then one pod, then the others together.
+    """Create or apply in order: what is shared first, then one pod, then the others together, and what asks
+    Kueue for more at the end.
 
     Returns why a child was refused, if one was; nothing after it is tried, because what refuses one pod, such
     as a full quota, mostly refuses the others too. Raises any other KubernetesError once all tries have
@@ -85,7 +86,8 @@ async def apply_children(
     anyway.
     """
     pods = [child for child in children if child.kind == PODS]
-    for child in (*(child for child in children if child.kind != PODS), *pods[:1]):
+    asked = [child for child in children if child.kind == WORKLOADS]
+    for child in (*(child for child in children if child.kind not in (PODS, WORKLOADS)), *pods[:1]):
         refusal = await _make(client, cache, job, child)
         if refusal:
             return refusal
@@ -100,6 +102,10 @@ async def apply_children(
     for outcome in outcomes:
         if isinstance(outcome, BaseException) and not (refusals and isinstance(outcome, errors.Transient)):
             raise outcome
+    for child in asked if not refusals else ():
+        refusal = await _make(client, cache, job, child)
+        if refusal:
+            return refusal
     return next(iter(refusals), None)
 
 

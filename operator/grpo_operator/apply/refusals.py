@@ -5,30 +5,36 @@ from collections.abc import Sequence
 from grpo_api.contract import labels
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_operator.cluster import errors
-from grpo_operator.cluster.kinds import Kind
+from grpo_operator.cluster.kinds import WORKLOADS, Kind
 from grpo_operator.observe.observed import Refusal
 
 
 def explain_refusal(error: errors.KubernetesError, *, kind: Kind, name: str) -> Refusal:
     """Why a child could not be made; the API server's own message is kept."""
-    reason, what = _why_no_gang(error, kind) or _reason_of(error)
+    reason, what = _why_unavailable(error, kind) or _reason_of(error)
     return Refusal(name, ReasonMessage(reason, f"{kind.name} {name} {what}: {error}"))
 
 
-def _why_no_gang(error: errors.KubernetesError, kind: Kind) -> tuple[Reason, str] | None:
+def _why_unavailable(error: errors.KubernetesError, kind: Kind) -> tuple[Reason, str] | None:
     """Why the cluster or the operator's rights lack a kind that not every cluster has; None for any other
     error."""
     if kind.comes_with and isinstance(error, errors.NotFound):
-        return Reason.GANG_UNAVAILABLE, (
+        field = "spec.queueName" if kind == WORKLOADS else "scheduling.gang"
+        return _unavailable(kind), (
             f"cannot be made, because the cluster does not know {kind.plural} of {kind.api_version}, which "
-            f"come with {kind.comes_with}: install that, or create the job anew without scheduling.gang"
+            f"come with {kind.comes_with}: install that, or create the job anew without {field}"
         )
     if kind.comes_with and isinstance(error, errors.Forbidden) and " cannot " in str(error):
-        return Reason.GANG_UNAVAILABLE, (
+        value = "kueue.enabled" if kind == WORKLOADS else "gangs"
+        return _unavailable(kind), (
             f"cannot be made, because the operator has no right on {kind.plural} of {kind.group}: its "
-            "administrator gives it with `gangs` of the chart"
+            f"administrator gives it with `{value}` of the chart"
         )
     return None
+
+
+def _unavailable(kind: Kind) -> Reason:
+    return Reason.QUEUE_UNAVAILABLE if kind == WORKLOADS else Reason.GANG_UNAVAILABLE
 
 
 def _reason_of(error: errors.KubernetesError) -> tuple[Reason, str]:

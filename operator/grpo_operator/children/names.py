@@ -12,6 +12,7 @@ from grpo_api.contract.labels import bounded, short_hash
 
 _LONGEST_SUFFIX = len("-123456-trainer-a123456-1234")
 _TRAINER = re.compile(r"-trainer-a(?P<attempt>\d+)-(?P<index>\d+)$")
+_EXTRA_WORKLOAD = re.compile(r"-engine-(?P<replica>\d+)$")
 _ROLLOUT = re.compile(r"-rollout-(?P<replica>\d+)-i(?P<incarnation>\d+)(-(?P<node>\d+))?$")
 
 
@@ -37,6 +38,15 @@ class Names:
     def network_policy(self) -> str:
         """The NetworkPolicy of the job's pods."""
         return self.base
+
+    @property
+    def workload(self) -> str:
+        """The Workload of the trainer and the first engines."""
+        return self.base
+
+    def extra_workload(self, *, replica: int) -> str:
+        """The Workload of an engine that is in none of the job's own."""
+        return f"{self.base}-engine-{replica}"
 
     def config(self, revision: str) -> str:
         """The ConfigMap of a revision."""
@@ -68,6 +78,12 @@ def trainer_position(name: str) -> tuple[int, int] | None:
     """(attempt, index) of a trainer pod's name; None for any other name."""
     match = _TRAINER.search(name)
     return (int(match["attempt"]), int(match["index"])) if match else None
+
+
+def extra_replica(name: str) -> int | None:
+    """The replica of the name of an engine's own Workload; None for any other name."""
+    match = _EXTRA_WORKLOAD.search(name)
+    return int(match["replica"]) if match else None
 
 
 def rollout_slot(replica: int) -> str:

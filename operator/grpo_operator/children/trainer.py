@@ -31,12 +31,13 @@ def trainer_pod(
     checkpoint_step: int | None = None,
     checkpoint_seconds: int | None = None,
     has_saved: bool = False,
+    num_engines: int | None = None,
 ) -> Child:
     """Trainer pod `index` of an attempt, from the template that the run started with. `given_back` is how
     often the job has given its nodes back, `micro_batch_tokens` its budget of tokens once that is
     lowered, and `checkpoint_step` the step of the highest checkpoint on its claim, once there is one.
     `checkpoint_seconds` is how long its newest save took, if that was long; a job that `has_saved` and
-    has none saves fast."""
+    has none saves fast. `num_engines` is how many engines it waits for, if not for all."""
     estimated = None if has_saved else estimated_save_seconds(snapshot.spec)
     grace_seconds = trainer_grace_seconds(
         checkpoint_seconds,
@@ -52,7 +53,7 @@ def trainer_pod(
         Open.NODE_INDEX: str(index),
         Open.FIRST_TRAINER: snapshot.names.trainer(attempt=attempt, index=0),
         Open.RANKS_GRACE: str(ranks_grace_seconds(grace_seconds)),
-        Open.ROLLOUT_REPLICAS: str(snapshot.num_engines),
+        Open.ROLLOUT_REPLICAS: str(snapshot.num_engines if num_engines is None else num_engines),
     }
     pod = pod_from_template(
         snapshot, template, values, role=Role.TRAINER, grace_seconds=grace_seconds, given_back=given_back

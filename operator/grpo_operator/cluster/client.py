@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Generic, Self, TypeVar
@@ -20,6 +20,8 @@ from grpo_operator.cluster.server_clock import ServerClock
 
 FIELD_MANAGER = "grpo-operator"
 REQUEST_TIMEOUT_SECONDS = 30.0
+_WATCH_SECONDS = 240
+"""How long the API server keeps a watch of `follow` open."""
 PAGE_SIZE = 50
 """Objects that the API server sends at once. Larger pages leave larger holes in the memory."""
 Kept = TypeVar("Kept")
@@ -111,7 +113,31 @@ class Client:
                 return Listing(items=tuple(items), resource_version=int(meta["resourceVersion"]))
             query["continue"] = meta["continue"]
 
-    async def get(self, kind: Kind, namespace: str, name: str) -> KubeObject:
+    async def follow(
+        self, kind: Kind, namespace: str | None, *, since: int
+    ) -> AsyncIterator[tuple[str, KubeObject]]:
+        """(event type, object) of what happens to a kind after the version `since`, until the API server ends
+        the watch. Raises KubernetesError, also where it no longer knows what has happened since."""
+        query = {"watch": "true", "resourceVersion": str(since), "timeoutSeconds": str(_WATCH_SECONDS)}
+        query |= {"labelSelector": kind.selector} if kind.selector else {}
+        address = f"{kind.path(namespace)}?{urlencode(query)}"
+        timeout = _WATCH_SECONDS + REQUEST_TIMEOUT_SECONDS
+        response = await self._send("GET", address, timeout_seconds=timeout)
+        try:
+            if response.status != HTTPStatus.OK:
+                raise error_for(response.status, (await response.read()).decode(errors="replace"))
+            async for line in _lines(response.response.content):
+                event = json.loads(line)
+                item = event["object"]
+                if event["type"] == "ERROR":
+                    raise error_for(int(item.get("code", HTTPStatus.GONE)), json.dumps(item))
+                yield event["type"], {**item, "kind": kind.name, "apiVersion": kind.api_version}
+        except (TimeoutError, aiohttp.ClientError, ValueError) as error:
+            raise errors.Transient(f"watch of {kind.plural}: {error or 'timed out'}") from error
+        finally:
+            response.response.release()
+
+    async def get(self, kind: Kind, namespace: str | None, name: str) -> KubeObject:
         """One object; NotFound when there is none."""
         return await self._request("GET", kind.path(namespace, name))
 
@@ -160,6 +186,19 @@ class Client:
         query = {"fieldManager": manager, "force": "true"}
         return await self._request(
             "PATCH", path, query=query, body=body, content_type="application/apply-patch+yaml"
+        )
+
+    async def merge_status(self, kind: Kind, namespace: str, name: str, body: KubeObject) -> KubeObject:
+        """Change the status by a merge patch: a list in `body` replaces the stored one as a whole.
+        With metadata.resourceVersion in `body`, Conflict when the object has changed since.
+        """
+        path = f"{kind.path(namespace, name)}/status"
+        return await self._request(
+            "PATCH",
+            path,
+            query={"fieldManager": FIELD_MANAGER},
+            body=body,
+            content_type="application/merge-patch+json",
         )
 
     async def schema(self, kind: Kind) -> KubeObject | None:
@@ -283,6 +322,16 @@ async def read_at_most(stream: aiohttp.StreamReader, *, num_bytes: int) -> bytes
             break
         body += chunk
     return bytes(body)
+
+
+async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """The lines of a body as they arrive, however long they are."""
+    rest = b""
+    async for chunk in stream.iter_any():
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            if line.strip():
+                yield line
 
 
 def _is_going(meta: KubeObject) -> bool:

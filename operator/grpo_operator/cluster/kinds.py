@@ -51,6 +51,17 @@ WATCHED = (JOBS, PODS, SERVICES, CONFIG_MAPS, NETWORK_POLICIES)
 """Kinds that are listed and watched. Secrets are only created: the operator may not read them."""
 
 
+_KUEUE, _KUEUE_VERSION = "kueue.x-k8s.io", "v1beta2"
+WORKLOADS = Kind(_KUEUE, _KUEUE_VERSION, "workloads", "Workload", _OURS, "Kueue")
+"""What Kueue gives a quota to. Each is followed by a watch of its own, because not every cluster has them."""
+RESOURCE_FLAVORS = Kind(_KUEUE, _KUEUE_VERSION, "resourceflavors", "ResourceFlavor", comes_with="Kueue")
+"""Kinds of nodes that Kueue gives quota on. They are of no namespace."""
+WORKLOAD_PRIORITY_CLASSES = Kind(
+    _KUEUE, _KUEUE_VERSION, "workloadpriorityclasses", "WorkloadPriorityClass", comes_with="Kueue"
+)
+"""Priorities of Workloads. They are of no namespace."""
+
+
 def pod_groups(group: str, version: str, *, comes_with: str) -> Kind:
     """The PodGroups of a gang scheduler. They are listed and not watched, because a watch of a kind that the
     cluster lacks, or that may not be read, ends all others."""

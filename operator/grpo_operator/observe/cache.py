@@ -11,6 +11,7 @@ from grpo_operator.cluster.kinds import (
     NETWORK_POLICIES,
     PODS,
     SERVICES,
+    WORKLOADS,
     Kind,
     KubeObject,
     is_pod_group,
@@ -65,6 +66,10 @@ class Cache:
         self._deleted: dict[str, int] = {}
         """Uid of a deleted object -> version at which it was deleted."""
         self._events: dict[str, tuple[KubeObject, ...]] = {}
+        self.queue_problems: dict[str | None, str] = {}
+        """Why the Workloads of a namespace are not known, or of all (None), where they are not."""
+        self.cluster_objects: dict[tuple[Kind, str], KubeObject | str] = {}
+        """Objects of no namespace that were read, each as it is or why it could not be read."""
         self.served_schema = EVERYTHING
         """What the API server knows of a GRPOJob."""
 
@@ -202,6 +207,14 @@ class Cache:
         """PodGroups of a job, each with its kind."""
         kinds = {kind for kind, _ in self._children.get(job, ()) if is_pod_group(kind)}
         return tuple((kind, found) for kind in kinds for found in self.children(job, kind))
+
+    def workloads(self, job: Identity) -> tuple[KubeObject, ...]:
+        """Workloads of a job."""
+        return self.children(job, WORKLOADS)
+
+    def queue_problem(self, namespace: str) -> str:
+        """Why the Workloads of a namespace are not known; empty where they are."""
+        return self.queue_problems.get(None) or self.queue_problems.get(namespace, "")
 
     def _drop(self, kind: Kind, key: Key) -> None:
         owner = self._items[kind].pop(key).owner

@@ -26,7 +26,9 @@ from grpo_operator.observe.observed import (
     Observed,
     OtherJob,
     PodGroupView,
+    PodSetView,
     Remembered,
+    WorkloadView,
 )
 from grpo_operator.observe.pod_view import pod_view, time_of
 from grpo_operator.observe.stored import DIGEST
@@ -79,6 +81,9 @@ def observe(cache: Cache, found: JobAndPods, remembered: Remembered) -> Observed
             item["metadata"]["name"]: _pod_group_view(kind, item)
             for kind, item in cache.pod_groups(job.identity)
         },
+        workloads={item["metadata"]["name"]: workload_view(item) for item in cache.workloads(job.identity)},
+        queue_problem=cache.queue_problem(job.namespace),
+        cluster_objects=cache.cluster_objects,
         config_names=frozenset(configs),
         stored_spec=stored.spec,
         pod_templates=stored.templates,
@@ -99,6 +104,39 @@ def _pod_group_view(kind: Kind, item: KubeObject) -> PodGroupView:
         created_at=time_of(meta.get("creationTimestamp")),
         is_deleting="deletionTimestamp" in meta,
         woken_at=_woken_at(meta["annotations"].get(labels.WOKEN_AT)),
+    )
+
+
+def workload_view(item: KubeObject) -> WorkloadView:
+    """A Workload as the planner sees it."""
+    meta, spec, status = item["metadata"], item["spec"], item.get("status") or {}
+    assignments = {
+        each["name"]: each for each in (status.get("admission") or {}).get("podSetAssignments", ())
+    }
+    reclaimable = {each["name"]: each["count"] for each in status.get("reclaimablePods", ())}
+    updates = [
+        update for check in status.get("admissionChecks", ()) for update in check.get("podSetUpdates", ())
+    ]
+
+    def pod_set(declared: KubeObject) -> PodSetView:
+        name = declared["name"]
+        assigned = assignments.get(name, {})
+        return PodSetView(
+            count=assigned.get("count", declared["count"]),
+            reclaimable=reclaimable.get(name, 0),
+            flavors=tuple(sorted(set(assigned.get("flavors", {}).values()))),
+            updates=tuple(update for update in updates if update["name"] == name),
+        )
+
+    return WorkloadView(
+        name=meta["name"],
+        uid=meta["uid"],
+        resource_version=meta["resourceVersion"],
+        generation=meta.get("generation", 1),
+        queue=spec.get("queueName", ""),
+        pod_sets={each["name"]: pod_set(each) for each in spec["podSets"]},
+        conditions=tuple(status.get("conditions", ())),
+        is_deleting="deletionTimestamp" in meta,
     )
 
 
@@ -142,6 +180,7 @@ def job_view(item: KubeObject) -> JobView:
     """A job object as the planner sees it. Raises UnreadableStatusError."""
     meta = ObjectMeta.from_object(item["metadata"])
     annotations = item["metadata"].get("annotations") or {}
+    labels_of_job = item["metadata"].get("labels") or {}
     spec, problem = _spec(item.get("spec", {}))
     try:
         status = GRPOJobStatus.from_object(item.get("status") or {})
@@ -162,7 +201,9 @@ def job_view(item: KubeObject) -> JobView:
         problem=problem,
         status=status,
         accepted_loss=annotations.get(labels.ACCEPTED_LOSS, ""),
-        tracked_by=tracked_by(labels=item["metadata"].get("labels") or {}, annotations=annotations),
+        queue_label=labels_of_job.get(labels.QUEUE_NAME, ""),
+        priority_label=labels_of_job.get(labels.PRIORITY_CLASS, ""),
+        tracked_by=tracked_by(labels=labels_of_job, annotations=annotations),
     )
 
 

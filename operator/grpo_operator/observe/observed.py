@@ -32,6 +32,10 @@ class JobView:
     accepted_loss: str = ""
     """The loss that its annotation accepts: the step of a checkpoint that is no longer there."""
     finalizers: tuple[str, ...] = ()
+    queue_label: str = ""
+    """The queue that its label names."""
+    priority_label: str = ""
+    """The priority class that its label names."""
     tracked_by: str = ""
     """The GitOps controller that would create it again if it were deleted; empty where none would."""
 
@@ -170,6 +174,64 @@ class PodGroupView:
     is_deleting: bool = False
     woken_at: datetime | None = None
     """When it was last written to wake its scheduler; None while it was not."""
+
+
+@dataclass(frozen=True)
+class PodSetView:
+    """A set of pods of a Workload, as Kueue has admitted it."""
+
+    count: int
+    """How many pods it asks for, or once it is admitted has quota for."""
+    reclaimable: int = 0
+    """How many of them need no quota any more."""
+    flavors: tuple[str, ...] = ()
+    """Names of the ResourceFlavors that the quota is of."""
+    updates: tuple[KubeObject, ...] = ()
+    """What admission checks change about its pods."""
+
+
+@dataclass(frozen=True)
+class WorkloadView:
+    """A Workload of Kueue, by which it knows a job or an engine."""
+
+    name: str
+    uid: str
+    resource_version: str
+    generation: int
+    queue: str
+    pod_sets: Mapping[str, PodSetView]
+    conditions: tuple[KubeObject, ...] = ()
+    """As they are stored."""
+    is_deleting: bool = False
+
+    def condition(self, kind: str) -> KubeObject | None:
+        """Its condition of this type."""
+        return next((found for found in self.conditions if found["type"] == kind), None)
+
+    def is_true(self, kind: str) -> bool:
+        """Whether its condition of this type is True."""
+        found = self.condition(kind)
+        return found is not None and found["status"] == "True"
+
+    @property
+    def is_evicted(self) -> bool:
+        """Whether Kueue has taken the quota back. The pods have to go."""
+        return self.is_true("Evicted")
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has no quota any more, and never gets another."""
+        return self.is_true("Finished")
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether there may be pods."""
+        return self.is_true("Admitted") and not (self.is_evicted or self.is_finished or self.is_deleting)
+
+    @property
+    def has_quota(self) -> bool:
+        """Whether quota is reserved for it, also while its pods end."""
+        return self.is_true("QuotaReserved")
 
 
 @dataclass(frozen=True)
@@ -320,6 +382,12 @@ class Observed:
     """Our NetworkPolicies by name."""
     pod_groups: Mapping[str, PodGroupView] = field(default_factory=dict)
     """Our PodGroups by name."""
+    workloads: Mapping[str, WorkloadView] = field(default_factory=dict)
+    """Our Workloads by name."""
+    queue_problem: str = ""
+    """Why Workloads are not known; empty where they are."""
+    cluster_objects: Mapping[tuple[Kind, str], KubeObject | str] = field(default_factory=dict)
+    """Objects of no namespace that were read, each as it is or why it could not be read."""
     config_names: frozenset[str] = frozenset()
     """Names of our ConfigMaps."""
     stored_spec: GRPOJobSpec | None = None

@@ -17,7 +17,7 @@ from typing import Any
 from grpo_api.contract import labels
 from grpo_operator.children.config import content_digest
 from grpo_operator.children.pod import RUN_CONFIG_KEY
-from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, PODS, Kind, KubeObject, is_pod_group
+from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, PODS, WORKLOADS, Kind, KubeObject, is_pod_group
 from grpo_operator.observe.tracking import is_mark
 
 DIGEST = "contentDigest"
@@ -91,6 +91,9 @@ def pruned(kind: Kind, item: KubeObject) -> KubeObject:
     elif kind == CONFIG_MAPS:
         found["data"] = _without(item.get("data") or {}, (RUN_CONFIG_KEY,))
         found[DIGEST] = content_digest(item)
+    elif kind == WORKLOADS:
+        pod_sets = [_without(each, ("template",)) for each in item["spec"].get("podSets", ())]
+        found["spec"] = {**item["spec"], "podSets": pod_sets}
     elif is_pod_group(kind):
         found["metadata"]["annotations"] = _only(annotations, (labels.WOKEN_AT,))
     return found
@@ -121,10 +124,12 @@ def version_of(item: KubeObject) -> int:
 
 
 def owner_of(item: KubeObject) -> KubeObject | None:
-    """The reference to the GRPOJob that controls this object."""
+    """The reference to the GRPOJob that controls this object. A Workload has it as an owner only: Kueue would
+    ask for the controller of a Workload, and wait for ever where it may not read GRPOJobs."""
+    is_workload = item.get("kind") == WORKLOADS.name
     for reference in item["metadata"].get("ownerReferences", ()):
         if (
-            reference.get("controller")
+            (reference.get("controller") or is_workload)
             and reference["kind"] == JOBS.name
             and reference["apiVersion"].startswith(f"{JOBS.group}/")
         ):

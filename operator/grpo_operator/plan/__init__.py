@@ -23,6 +23,7 @@ from grpo_operator.plan.policies.expiry import delete_when_expired
 from grpo_operator.plan.policies.failure import accept_loss, end_attempt_on_failure
 from grpo_operator.plan.policies.pod_groups import keep_pod_groups
 from grpo_operator.plan.policies.progress import fold_progress
+from grpo_operator.plan.policies.queue import choose_queue, keep_workloads
 from grpo_operator.plan.policies.record_blocker import record_blocker, record_why_left_alone
 from grpo_operator.plan.policies.release import give_up_pods, release_pods
 from grpo_operator.plan.policies.resume import resume_after_another
@@ -67,7 +68,9 @@ def life_cycle(
         (require_permission(permissions), during(new)),
         # a job that resumes from another one waits for its end
         (resume_after_another, during(new)),
-        # one that is suspended does not begin
+        # the queue that is to admit it
+        (choose_queue, during(new, suspended)),
+        # one that is suspended, or that its queue has not admitted, does not begin
         (suspend, during(new, left_alone)),
         # what this job runs, written down once
         (begin(runtime_image), during(new)),
@@ -103,6 +106,8 @@ def life_cycle(
         (keep_replicas, during(active)),
         # pods that come together have a group before they are there
         (keep_pod_groups, during(active, held_back, suspended, stopping, ended)),
+        # what Kueue knows of the job, and what it gives back
+        (keep_workloads(runtime_image), during(active, held_back, suspended, ended)),
         # what pods need comes before them
         (provide_shared, during(active, held_back)),
         # only the job's own pods reach its pods, but for reports
@@ -152,6 +157,7 @@ def make_plan(
         create=draft.create,
         delete=draft.delete,
         stop=draft.stop,
+        patch=draft.patch,
         requeue_after=draft.requeue_after,
         events=events_of(draft, observed),
         notes=draft.notes,

@@ -9,7 +9,7 @@ from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, GRPOJobStatus
 from grpo_operator.children.child import Child
 from grpo_operator.children.snapshot import JobSnapshot
-from grpo_operator.cluster.kinds import PODS, Kind
+from grpo_operator.cluster.kinds import PODS, Kind, KubeObject
 from grpo_operator.observe.observed import JobView, Observed, PodView
 from grpo_operator.plan.conditions import is_true
 from grpo_operator.plan.facts import AttemptFacts
@@ -69,6 +69,18 @@ class Stop:
 
 
 @dataclass(frozen=True)
+class WorkloadPatch:
+    """Changes to the status of a Workload, in exactly this state of it: Kueue writes it too."""
+
+    name: str
+    resource_version: str
+    conditions: tuple[KubeObject, ...]
+    """All of them."""
+    other: KubeObject = field(default_factory=dict)
+    """Fields beside the conditions; None removes one."""
+
+
+@dataclass(frozen=True)
 class Draft:
     """A plan in the making."""
 
@@ -93,6 +105,7 @@ class Draft:
     create: tuple[Child, ...] = ()
     delete: tuple[Deletion, ...] = ()
     stop: tuple[Stop, ...] = ()
+    patch: tuple[WorkloadPatch, ...] = ()
     requeue_after: float | None = None
     """Seconds after which to plan again at the latest; None for when something happens."""
     notes: str = ""
@@ -181,6 +194,7 @@ class Plan:
     create: tuple[Child, ...] = ()
     delete: tuple[Deletion, ...] = ()
     stop: tuple[Stop, ...] = ()
+    patch: tuple[WorkloadPatch, ...] = ()
     requeue_after: float | None = None
     events: tuple[EventDraft, ...] = ()
     notes: str = ""

@@ -12,6 +12,7 @@ from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.v1alpha1.status import GRPOJobStatus, Suspension
 from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.draft import Draft, Stage
+from grpo_operator.plan.queue import why_not_admitted
 
 _LONGEST_MESSAGE = 4096
 
@@ -22,12 +23,11 @@ def why_suspended(observed: Observed, status: GRPOJobStatus) -> ReasonMessage | 
     spec, known = observed.job.spec, status.suspension if status.is_suspended else None
     if spec is not None and spec.suspend:
         return ReasonMessage(Reason.SUSPENDED, "spec.suspend is true")
-    if known is None:
-        return None
-    is_by_rule = known.reason == Reason.SUSPENDED_BY_RULE
-    if spec is None or (is_by_rule and spec.suspend == known.spec_suspend):
-        return ReasonMessage(known.reason, known.message)
-    return None
+    if known is not None:
+        is_by_rule = known.reason == Reason.SUSPENDED_BY_RULE
+        if spec is None or (is_by_rule and spec.suspend == known.spec_suspend):
+            return ReasonMessage(known.reason, known.message)
+    return why_not_admitted(observed, status)
 
 
 def suspended(draft: Draft, observed: Observed, now: datetime, why: ReasonMessage) -> Draft:

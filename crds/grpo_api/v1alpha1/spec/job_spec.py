@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from grpo_api.changes import MAY_CHANGE
+from grpo_api.changes import MAY_CHANGE, Transition
 from grpo_api.rule import Follows, TextRule, rule
 from grpo_api.v1alpha1.spec.asynchronous import (
     async_has_rollout,
@@ -183,6 +183,10 @@ class GRPOJobSpec(RunSections):
     suspend: Annotated[bool | None, MAY_CHANGE] = None
     """True saves a checkpoint, where the job has a claim, and deletes all pods; no deadline runs meanwhile.
     False continues, or begins, as the next attempt, not counted. `grpo-runtime run` ignores it."""
+    queue_name: Annotated[ClaimName | None, MAY_CHANGE] = None
+    """LocalQueue of Kueue that gives the job its quota; the label `kueue.x-k8s.io/queue-name` of the job says
+    the same. Nothing of the job is created before it is admitted. May be changed while `suspend` is true. The
+    operator must look at Kueue, with `kueue` of its chart. `grpo-runtime run` ignores it."""
     managed_by: ManagedBy | None = None
     """Controller that is responsible for the job. Defaults to this one, `grpo.dev/grpo-operator`, which does
     not touch other controllers' jobs."""
@@ -247,3 +251,13 @@ class GRPOJobSpec(RunSections):
         if self.mode is not Mode.AUTO:
             return f"spec.mode is {self.mode.value}"
         return "spec.mode is Auto and spec.rollout is " + ("not set" if self.rollout is None else "set")
+
+
+QUEUE_STAYS = Transition(
+    "(has(self.suspend) && self.suspend) || (has(self.queueName) == has(oldSelf.queueName) && "
+    "(!has(self.queueName) || self.queueName == oldSelf.queueName))",
+    "spec.queueName can only be changed while the job is suspended, because its quota is another queue's: "
+    "set spec.suspend to true first",
+    field=".queueName",
+)
+"""A job has its quota from one queue as long as it has pods."""

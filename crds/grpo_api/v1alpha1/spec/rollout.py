@@ -31,6 +31,9 @@ class RolloutSpec(ApiModel):
 
     replicas: Annotated[int, Field(ge=1, le=1024), MAY_CHANGE] = 1
     """How many engines there are. May be changed while the job runs, also with `kubectl scale`."""
+    min_replicas: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """With this many engines Kueue may admit a job with `queueName` where it has no quota for all. The others
+    follow one by one."""
     nodes_per_replica: Annotated[int, Field(ge=1, le=64), NOT_STORED] = 1
     """How many pods make up one engine, for one that needs the GPUs of several nodes. They divide its workers
     evenly, start together, and are replaced together when one of them ends. Defaults to 1."""

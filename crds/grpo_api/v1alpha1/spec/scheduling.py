@@ -7,6 +7,7 @@ from pydantic import Field
 
 from grpo_api.model import ApiModel
 from grpo_api.rule import Follows, TextRule, rule
+from grpo_api.v1alpha1.spec.fields import ClaimName
 from grpo_api.v1alpha1.spec.rollout import RolloutSpec
 
 TopologyLabel = Annotated[
@@ -75,6 +76,9 @@ class SchedulingSpec(ApiModel):
     pod gets its node by itself."""
     topology: TopologySpec | None = None
     """How near to each other these nodes are."""
+    priority_class: ClaimName | None = None
+    """WorkloadPriorityClass of Kueue for a job with `queueName`; the label `kueue.x-k8s.io/priority-class` of
+    the job says the same."""
 
 
 # About the whole spec

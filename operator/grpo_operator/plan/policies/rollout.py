@@ -9,6 +9,7 @@ from grpo_api.contract.environment import Role
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_operator.children.child import Child
 from grpo_operator.children.names import rollout_slot
+from grpo_operator.children.placement import placed
 from grpo_operator.children.rollout import rollout_pod
 from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.observe.engine_pods import missing_members
@@ -17,6 +18,7 @@ from grpo_operator.observe.observed import EngineView, Observed, Remembered
 from grpo_operator.plan.draft import Draft
 from grpo_operator.plan.hung_engines import hung_engines, seconds_until_replaced
 from grpo_operator.plan.last_failure import PodRef, last_failure
+from grpo_operator.plan.queue import may_have_engine, placement_of_engine
 from grpo_operator.plan.waiting import early_end
 
 OTHER_BUILD_SECONDS = 60.0
@@ -61,6 +63,11 @@ def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
     highest = observed.remembered.highest_incarnations
     kept = set()
     for replica in range(snapshot.num_engines):
+        if not may_have_engine(draft, observed, replica):
+            waits = placement_of_engine(draft, observed, replica)
+            if isinstance(waits, ReasonMessage) and draft.rollout_waits_for is None:
+                draft = replace(draft, rollout_waits_for=waits)
+            continue
         engines = [engine for engine in observed.rollouts if engine.position[0] == replica]
         useful = [
             engine
@@ -81,13 +88,20 @@ def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
             draft = replace(draft, rollout_waits_for=ended_early, early_end=ended_early).waking_after(seconds)
         elif holder is None and can_create:
             incarnation = highest.get(replica, -1) + 1
-            draft = draft.creating(*_pods_of(draft, snapshot, replica=replica, incarnation=incarnation))
+            where = placement_of_engine(draft, observed, replica)
+            if isinstance(where, ReasonMessage):
+                draft = replace(draft, rollout_waits_for=where)
+                continue
+            made = _pods_of(draft, snapshot, replica=replica, incarnation=incarnation)
+            draft = draft.creating(*(placed(pod, where) for pod in made))
         elif holder is not None:
             kept.add(holder.uid)
-            if not holder.is_whole and holder.is_alive and can_create:
+            where = placement_of_engine(draft, observed, replica)
+            is_open = can_create and not holder.is_whole and holder.is_alive
+            if is_open and not isinstance(where, ReasonMessage):
                 missing = missing_members(holder, snapshot.names, num_nodes=snapshot.nodes_per_engine)
                 made = _pods_of(draft, snapshot, replica=replica, incarnation=holder.position[1])
-                draft = draft.creating(*(child for child in made if child.name in missing))
+                draft = draft.creating(*(placed(child, where) for child in made if child.name in missing))
             wait = _seconds_until_replaced(holder, now)
             draft = draft.waking_after(wait) if wait > 0 else draft
     unneeded = [pod for pod in observed.rollouts if pod.uid not in kept]

@@ -8,12 +8,13 @@ from grpo_api.changes import with_changes
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.contract.weight_sync_choice import backend_of
 from grpo_api.v1alpha1.spec import GRPOJobSpec, WeightSyncBackend
-from grpo_api.v1alpha1.status import ResumedFrom, WeightSyncStatus
+from grpo_api.v1alpha1.status import WeightSyncStatus
 from grpo_operator.children.names import Names
 from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.observe.image_build import pinned_image
 from grpo_operator.observe.observed import JobView, Observed
 from grpo_operator.plan.draft import Draft, Policy, Stage
+from grpo_operator.plan.snapshots import snapshot_of
 
 
 def wait_until_readable(draft: Draft, observed: Observed, now: datetime) -> Draft:
@@ -71,7 +72,7 @@ def _begun(
     draft: Draft, observed: Observed, spec: GRPOJobSpec, now: datetime, *, runtime_image: str
 ) -> Draft:
     choice = backend_of(spec)
-    snapshot = _snapshot(
+    snapshot = snapshot_of(
         observed.job,
         spec,
         image=spec.image or runtime_image,
@@ -91,25 +92,6 @@ def _begun(
         start_time=now,
     )
     return replace(begun, stage=Stage.ACTIVE, known_snapshot=snapshot).with_facts(observed, now)
-
-
-def _snapshot(
-    job: JobView,
-    spec: GRPOJobSpec,
-    *,
-    image: str,
-    backend: WeightSyncBackend,
-    resumed_from: ResumedFrom | None,
-) -> JobSnapshot:
-    return JobSnapshot.take(
-        namespace=job.namespace,
-        job=job.name,
-        uid=job.uid,
-        spec=spec,
-        image=image,
-        backend=backend,
-        checkpoints=resumed_from.source if resumed_from else None,
-    )
 
 
 def _backend_of_run(job: JobView) -> WeightSyncBackend | None:
@@ -135,7 +117,9 @@ def _stored(observed: Observed) -> JobSnapshot | None:
     backend = _backend_of_run(job)
     if job.spec is None or backend is None:
         return None
-    snapshot = _snapshot(job, job.spec, image=status.image, backend=backend, resumed_from=status.resumed_from)
+    snapshot = snapshot_of(
+        job, job.spec, image=status.image, backend=backend, resumed_from=status.resumed_from
+    )
     return (
         replace(snapshot, templates=observed.pod_templates) if snapshot.revision == status.revision else None
     )

@@ -61,7 +61,9 @@ def _what_follows(draft: Draft) -> str:
     """With what the job continues."""
     status = draft.status
     if status.attempt == 0:
-        return "nothing of the job is created before it is false"
+        is_queued = draft.without_pods is not None and draft.without_pods.reason != Reason.SUSPENDED
+        before = "the job is admitted" if is_queued else "it is false"
+        return f"nothing{' else' if is_queued else ''} of the job is created before {before}"
     follows = f"attempt {status.attempt + 1} follows"
     if status.highest_checkpoint_step is not None:
         return f"{follows}, from the newest checkpoint: the last one reported is of step " + str(

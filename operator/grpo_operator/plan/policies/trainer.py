@@ -8,11 +8,13 @@ from grpo_api.contract.graces import MAX_TRAINER_GRACE_SECONDS, TRAINER_GRACE_SE
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.judge.attempts import pause_seconds
 from grpo_api.v1alpha1.status import ConditionType
+from grpo_operator.children.placement import placed
 from grpo_operator.children.pod import grace_seconds_of
 from grpo_operator.children.trainer import trainer_pod
 from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.conditions import condition
 from grpo_operator.plan.draft import Draft
+from grpo_operator.plan.queue import may_have_engine, placement_of_trainer
 from grpo_operator.plan.waiting import early_end, on_node, waiting_for_end
 from grpo_operator.plan.without_progress import without_progress
 
@@ -48,21 +50,31 @@ def keep_trainers(draft: Draft, observed: Observed, now: datetime) -> Draft:
         if (ended := early_end(observed, name, now)) is not None:
             why, seconds = ended
             return replace(draft, early_end=why).waking_after(seconds)
-    return draft.creating(
-        *(
-            trainer_pod(
-                snapshot,
-                attempt=status.attempt,
-                index=index,
-                given_back=status.given_back,
-                micro_batch_tokens=status.micro_batch_tokens,
-                checkpoint_step=status.highest_checkpoint_step,
-                checkpoint_seconds=status.checkpoint_seconds,
-                has_saved=status.checkpoint_step is not None,
-            )
-            for index in draft.facts.missing
+    where = placement_of_trainer(draft, observed)
+    if isinstance(where, ReasonMessage):
+        return replace(draft, waits_for=where)
+    pods = (
+        trainer_pod(
+            snapshot,
+            attempt=status.attempt,
+            index=index,
+            given_back=status.given_back,
+            micro_batch_tokens=status.micro_batch_tokens,
+            checkpoint_step=status.highest_checkpoint_step,
+            checkpoint_seconds=status.checkpoint_seconds,
+            has_saved=status.checkpoint_step is not None,
+            num_engines=_num_engines(draft, observed),
         )
+        for index in draft.facts.missing
     )
+    return draft.creating(*(placed(pod, where) for pod in pods))
+
+
+def _num_engines(draft: Draft, observed: Observed) -> int:
+    """How many engines may come now. The trainer does not wait for those that have no quota."""
+    num_engines = draft.snapshot.num_engines
+    num_admitted = sum(may_have_engine(draft, observed, replica) for replica in range(num_engines))
+    return max(num_admitted, min(num_engines, 1))
 
 
 def _grace_seconds(draft: Draft) -> int:

@@ -1,0 +1,269 @@
+"""Policies: a job that is in a queue of Kueue has its Workloads there, and Kueue learns what becomes of them.
+
+The protocol is that of Kueue's own integrations (pkg/controller/jobframework/reconciler.go): pods only while
+the Workload is admitted; after an eviction first the pods go and then the quota; at the end it is Finished. A
+job that somebody suspends gives its quota back by the deletion of its Workloads, and asks for it again later.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+
+from grpo_api.contract.environment import Role
+from grpo_api.contract.reasons import ReasonMessage
+from grpo_api.v1alpha1.status import ConditionType, QueueStatus
+from grpo_operator.children.names import Names, extra_replica
+from grpo_operator.children.snapshot import JobSnapshot
+from grpo_operator.children.workloads import extra_workload, job_workload
+from grpo_operator.cluster.kinds import WORKLOADS, KubeObject
+from grpo_operator.observe.observed import EngineView, Observed, WorkloadView
+from grpo_operator.plan.conditions import condition, is_true
+from grpo_operator.plan.draft import Deletion, Draft, Policy, Stage, WorkloadPatch
+from grpo_operator.plan.queue import (
+    job_workload_of,
+    num_base_engines,
+    place_of,
+    queue_asked_for,
+)
+from grpo_operator.plan.snapshots import snapshot_to_come
+from grpo_operator.plan.suspension import pods_left, why_suspended
+
+_LONGEST_MESSAGE = 32768
+_REQUEUED_AT_ONCE = frozenset({"Preempted", "NodeFailures"})
+"""Reasons of an eviction after which Kueue puts a Workload back into its queue when it is told so. After any
+other it does so by itself, or not at all."""
+
+
+def choose_queue(draft: Draft, observed: Observed, now: datetime) -> Draft:
+    """The queue is what the spec or the label says when the job begins, and stays that until somebody
+    suspends the job."""
+    spec, status = observed.job.spec, draft.status
+    if spec is None:
+        return draft
+    is_free = status.attempt == 0 or (status.is_suspended and bool(spec.suspend))
+    if not is_free:
+        return draft
+    name = queue_asked_for(observed.job)
+    workload = Names.of(job=observed.job.name, uid=observed.job.uid).workload
+    queue = QueueStatus(name=name, workload=workload) if name else None
+    return draft if queue == status.queue else draft.with_status(queue=queue)
+
+
+def keep_workloads(runtime_image: str) -> Policy:
+    """The policy for an operator with this default image. While it is not known what Kueue has decided,
+    nothing is done."""
+
+    def keep(draft: Draft, observed: Observed, now: datetime) -> Draft:
+        if observed.queue_problem or (draft.status.queue is None and not observed.workloads):
+            return draft
+        if draft.stage is Stage.ENDED:
+            return _ended(draft, observed, now)
+        if draft.stage is Stage.SUSPENDED:
+            return _suspended(draft, observed, now, runtime_image=runtime_image)
+        return _with_pods(draft, observed, now)
+
+    return keep
+
+
+def _ended(draft: Draft, observed: Observed, now: datetime) -> Draft:
+    """Finished once no pod is left that could have the quota. The Workload of the job stays as long as the
+    job."""
+    extras = _without_pods(_extras(observed), observed)
+    draft = _deleting(draft, extras)
+    base, end = job_workload_of(observed), condition(draft.status, ConditionType.FINISHED)
+    if base is None or base.is_finished or end is None or pods_left(observed):
+        return draft
+    reason = "Succeeded" if is_true(draft.status, ConditionType.COMPLETE) else "Failed"
+    return _patched(draft, base, now, {"Finished": (True, reason, end.message)})
+
+
+def _suspended(draft: Draft, observed: Observed, now: datetime, *, runtime_image: str) -> Draft:
+    """Quota is given back once the pods are gone, and not before. Who is evicted stays in the queue; who is
+    suspended by a person or a rule leaves it."""
+    if pods_left(observed):
+        return draft
+    draft = _deleting(draft, _extras(observed))
+    base = job_workload_of(observed)
+    if draft.status.queue is None or _is_held(draft, observed):
+        return _deleting(draft, [base] if base else [])
+    if base is None:
+        return _creating_base(draft, observed, runtime_image=runtime_image)
+    snapshot = _snapshot(draft, observed, runtime_image=runtime_image)
+    if base.is_finished or (snapshot is not None and _is_outdated(base, draft, snapshot)):
+        return _deleting(draft, [base])
+    return _cleared(draft, base, now)
+
+
+def _is_held(draft: Draft, observed: Observed) -> bool:
+    """Whether something other than its queue suspends the job."""
+    without_queue = draft.status.model_copy(update={"queue": None})
+    return why_suspended(observed, without_queue) is not None
+
+
+def _with_pods(draft: Draft, observed: Observed, now: datetime) -> Draft:
+    """While the job has pods, or makes them again later in the same attempt."""
+    base = job_workload_of(observed)
+    if base is None or not base.is_admitted:
+        return draft
+    draft = _patched(
+        draft,
+        base,
+        now,
+        _pods_ready(base, is_ready=_are_base_pods_ready(draft, observed, base)),
+        other=_reclaimable(draft, observed, base),
+    )
+    return _keep_extras(draft, observed, base, now) if draft.stage is Stage.ACTIVE else draft
+
+
+def _keep_extras(draft: Draft, observed: Observed, base: WorkloadView, now: datetime) -> Draft:
+    """Each engine that has no quota from the Workload of the job has a Workload of its own, also one that is
+    added again after others were given back: what was reclaimable never comes back."""
+    num_base = num_base_engines(base, draft.snapshot)
+    wanted = range(num_base, draft.snapshot.num_engines)
+    for found in _extras(observed):
+        replica = extra_replica(found.name)
+        engines = [engine for engine in observed.rollouts if engine.position[0] == replica]
+        if (replica not in wanted or found.is_finished) and not engines:
+            draft = _deleting(draft, [found])
+        elif found.is_evicted and not engines:
+            draft = _cleared(draft, found, now)
+        elif found.is_admitted:
+            is_ready = any(_runs(engine) for engine in engines)
+            draft = _patched(draft, found, now, _pods_ready(found, is_ready=is_ready))
+    missing = [
+        replica
+        for replica in wanted
+        if draft.snapshot.names.extra_workload(replica=replica) not in observed.workloads
+    ]
+    place = place_of(observed, draft.status.queue.name) if draft.status.queue else None
+    if place is None or isinstance(place, ReasonMessage):
+        return draft
+    return draft.creating(*(extra_workload(draft.snapshot, place, replica=replica) for replica in missing))
+
+
+def _creating_base(draft: Draft, observed: Observed, *, runtime_image: str) -> Draft:
+    snapshot = _snapshot(draft, observed, runtime_image=runtime_image)
+    place = place_of(observed, draft.status.queue.name) if draft.status.queue else None
+    if snapshot is None or place is None or isinstance(place, ReasonMessage):
+        return draft
+    return draft.creating(job_workload(snapshot, place))
+
+
+def _snapshot(draft: Draft, observed: Observed, *, runtime_image: str) -> JobSnapshot | None:
+    if draft.known_snapshot is not None or draft.status.attempt > 0:
+        return draft.known_snapshot
+    return snapshot_to_come(observed.job, runtime_image=runtime_image)
+
+
+def _is_outdated(base: WorkloadView, draft: Draft, snapshot: JobSnapshot) -> bool:
+    """Whether a Workload without quota asks for something else than the job needs by now. After an eviction
+    it keeps its place in the queue, unless it would ask for too much."""
+    queue, num_base = draft.status.queue, num_base_engines(base, snapshot)
+    if base.has_quota or queue is None:
+        return False
+    is_too_small = draft.status.attempt == 0 and num_base < snapshot.num_engines
+    return base.queue != queue.name or num_base > snapshot.num_engines or is_too_small
+
+
+def _extras(observed: Observed) -> list[WorkloadView]:
+    return [found for found in observed.workloads.values() if extra_replica(found.name) is not None]
+
+
+def _without_pods(extras: Iterable[WorkloadView], observed: Observed) -> list[WorkloadView]:
+    with_pods = {engine.position[0] for engine in observed.rollouts if not engine.is_over}
+    return [found for found in extras if extra_replica(found.name) not in with_pods]
+
+
+def _deleting(draft: Draft, workloads: Iterable[WorkloadView]) -> Draft:
+    each = (found for found in workloads if not found.is_deleting)
+    return draft.deleting(*(Deletion(WORKLOADS, found.name, found.uid) for found in each))
+
+
+def _runs(engine: EngineView) -> bool:
+    is_running = all(pod.phase == "Running" for pod in engine.pods)
+    return engine.is_alive and engine.is_whole and is_running
+
+
+def _are_base_pods_ready(draft: Draft, observed: Observed, base: WorkloadView) -> bool:
+    """Whether all pods run for which the Workload has quota. That an engine has weights is not asked: Kueue
+    wants to know whether the pods got their nodes."""
+    running = {engine.position[0] for engine in observed.rollouts if _runs(engine)}
+    needed = range(min(num_base_engines(base, draft.snapshot), draft.snapshot.num_engines))
+    return draft.is_running and all(replica in running for replica in needed)
+
+
+def _pods_ready(workload: WorkloadView, *, is_ready: bool) -> dict[str, tuple[bool, str, str]]:
+    """What becomes of the condition PodsReady. One that was never True is not written."""
+    known = workload.condition("PodsReady")
+    if is_ready:
+        has_recovered = known is not None and known["reason"] in ("WaitForRecovery", "Recovered")
+        return {"PodsReady": (True, "Recovered" if has_recovered else "Started", "all pods run")}
+    if known is None or known["reason"] == "WaitForStart":
+        return {}
+    return {"PodsReady": (False, "WaitForRecovery", "a pod has ended and is made again")}
+
+
+def _reclaimable(draft: Draft, observed: Observed, base: WorkloadView) -> KubeObject:
+    """Engines that are gone and not wanted any more, as pods that need no quota; of a part that was admitted
+    also what makes up no engine. It only grows, and holds as long as the Workload."""
+    snapshot, engines = draft.snapshot, base.pod_sets.get(Role.ROLLOUT.value)
+    if engines is None:
+        return {}
+    highest = max((engine.position[0] + 1 for engine in observed.rollouts if not engine.is_over), default=0)
+    num_nodes = snapshot.nodes_per_engine
+    needed = min(max(snapshot.num_engines, highest), engines.count // num_nodes) * num_nodes
+    if engines.count - needed <= engines.reclaimable:
+        return {}
+    return {"reclaimablePods": [{"name": Role.ROLLOUT.value, "count": engines.count - needed}]}
+
+
+def _cleared(draft: Draft, workload: WorkloadView, now: datetime) -> Draft:
+    """The quota of an evicted Workload goes back to Kueue, now that its pods are gone."""
+    evicted = workload.condition("Evicted")
+    if evicted is None or not (workload.is_evicted and workload.has_quota):
+        return draft
+    reason, message = evicted["reason"], evicted.get("message", "")
+    states = {
+        "QuotaReserved": (False, "Pending", message),
+        "Admitted": (False, "NoReservation", "The workload has no reservation"),
+        "Requeued": (reason in _REQUEUED_AT_ONCE, reason, message),
+    }
+    if workload.condition("PodsReady") is not None:
+        states["PodsReady"] = (False, "WaitForStart", "no pod is there before the next admission")
+    return _patched(draft, workload, now, states, other={"admission": None})
+
+
+def _patched(
+    draft: Draft,
+    workload: WorkloadView,
+    now: datetime,
+    states: dict[str, tuple[bool, str, str]],
+    *,
+    other: KubeObject | None = None,
+) -> Draft:
+    """The draft with these conditions (status, reason, message) and fields in the status of a Workload; the
+    same where that changes nothing. The whole list of conditions goes along: a merge patch replaces it."""
+    known = {found["type"]: found for found in workload.conditions}
+    changed = {
+        kind: made
+        for kind, state in states.items()
+        if (made := _condition(kind, *state, workload=workload, now=now)) != known.get(kind)
+    }
+    if not changed and not other:
+        return draft
+    conditions = tuple((known | changed).values())
+    patch = WorkloadPatch(workload.name, workload.resource_version, conditions, other or {})
+    return replace(draft, patch=(*draft.patch, patch))
+
+
+def _condition(
+    kind: str, is_met: bool, reason: str, message: str, *, workload: WorkloadView, now: datetime
+) -> KubeObject:
+    status, known = "True" if is_met else "False", workload.condition(kind)
+    since = (
+        known["lastTransitionTime"] if known and known["status"] == status else f"{now:%Y-%m-%dT%H:%M:%SZ}"
+    )
+    made = {"type": kind, "status": status, "reason": reason, "message": message[:_LONGEST_MESSAGE]}
+    if known is not None and made.items() <= known.items():
+        return known
+    return made | {"lastTransitionTime": since, "observedGeneration": workload.generation}

@@ -1,0 +1,373 @@
+"""A job in a queue of Kueue: its Workloads, what it makes of Kueue's decisions, and what it tells Kueue."""
+
+from typing import Any
+
+import pytest
+
+from grpo_api.contract import labels
+from grpo_api.v1alpha1.status import ConditionType, Phase
+from grpo_operator.cluster.kinds import PODS, RESOURCE_FLAVORS, WORKLOAD_PRIORITY_CLASSES
+
+from . import fake_kueue as kueue
+from .fake_cluster import FakeCluster, report, spec, termination
+
+FLAVOR = {
+    "spec": {
+        "nodeLabels": {"example.test/gpu": "h100"},
+        "nodeTaints": [{"key": "gpu", "effect": "NoSchedule"}],
+        "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}],
+    }
+}
+CLAIM = {"checkpoint": {"claimName": "runs"}}
+
+
+def a_cluster(**changes: Any) -> FakeCluster:
+    """A job in the queue `team`, which Kueue has not looked at."""
+    cluster = FakeCluster(spec(**{"queueName": "team", **CLAIM, **changes}))
+    cluster.cluster_objects = {
+        (RESOURCE_FLAVORS, "gpu"): FLAVOR,
+        (WORKLOAD_PRIORITY_CLASSES, "high"): {"value": 1000},
+    }
+    return cluster
+
+
+def queued(**changes: Any) -> FakeCluster:
+    cluster = a_cluster(**changes)
+    cluster.settle()
+    return cluster
+
+
+def training(**changes: Any) -> FakeCluster:
+    """A job that was admitted and trains."""
+    cluster = queued(**changes)
+    kueue.admit(workload(cluster))
+    cluster.start()
+    cluster.progress = report()
+    cluster.settle()
+    return cluster
+
+
+def workload(cluster: FakeCluster, extra: int | None = None) -> dict[str, Any]:
+    """The Workload of the job, or of one of its engines."""
+    return cluster.workloads[cluster.base if extra is None else f"{cluster.base}-engine-{extra}"]
+
+
+def change_spec(cluster: FakeCluster, **changes: Any) -> None:
+    assert cluster.spec is not None
+    cluster.spec = cluster.spec.model_copy(update=changes)
+    cluster.generation += 1
+
+
+def scale(cluster: FakeCluster, replicas: int) -> None:
+    assert cluster.spec is not None and cluster.spec.rollout is not None
+    change_spec(cluster, rollout=cluster.spec.rollout.model_copy(update={"replicas": replicas}))
+
+
+def settle_with_pods(cluster: FakeCluster) -> None:
+    """Until nothing changes, with a node for each pod and an end for each that is to go."""
+    for _ in range(4):
+        cluster.settle()
+        cluster.run_all()
+        cluster.vanish_deleted()
+    cluster.settle()
+
+
+# Before it is admitted
+
+
+def test_nothing_but_the_workload_is_made_before_the_job_is_admitted():
+    cluster = queued()
+    assert list(cluster.workloads) == [cluster.base]
+    assert cluster.pods == {} and cluster.services == {} and cluster.config_names == set()
+    assert (cluster.status.phase, cluster.status.attempt) == (Phase.SUSPENDED, 0)
+    assert cluster.status.queue and cluster.status.queue.name == "team"
+
+
+def test_the_workload_asks_for_the_very_pods_of_the_job():
+    cluster = queued(trainer={"numNodes": 2, "processesPerNode": 1}, scheduling={"priorityClass": "high"})
+    made = workload(cluster)
+    trainer, rollout = made["spec"]["podSets"]
+    assert (trainer["name"], trainer["count"]) == ("trainer", 2)
+    assert (rollout["name"], rollout["count"]) == ("rollout", 2)
+    assert made["metadata"]["labels"][labels.WORKLOAD_JOB_UID] == cluster.uid
+    assert [owner["controller"] for owner in made["metadata"]["ownerReferences"]] == [False]
+    assert "finalizers" not in made["metadata"]
+    assert made["spec"]["queueName"] == "team" and made["spec"]["priority"] == 1000
+    assert made["spec"]["priorityClassRef"] == {
+        "group": "kueue.x-k8s.io",
+        "kind": "WorkloadPriorityClass",
+        "name": "high",
+    }
+    kueue.admit(made)
+    cluster.settle()
+    pod = cluster.bodies[cluster.pod("trainer-a1-0")]
+    of_template, of_pod = (body["spec"]["containers"][0]["resources"] for body in (trainer["template"], pod))
+    assert of_template == of_pod
+    assert set(trainer["template"]["metadata"]) <= {"labels", "annotations"}
+
+
+def test_a_label_of_the_job_names_queue_and_priority_where_the_spec_does_not():
+    cluster = a_cluster(queueName=None)
+    cluster.labels = {labels.QUEUE_NAME: "other", labels.PRIORITY_CLASS: "high"}
+    cluster.settle()
+    assert workload(cluster)["spec"]["queueName"] == "other"
+    assert workload(cluster)["spec"]["priority"] == 1000
+    kueue.admit(workload(cluster))
+    cluster.start()
+    cluster.labels = {}
+    cluster.settle()
+    assert cluster.status.queue and cluster.status.queue.name == "other"
+
+
+def test_it_says_what_it_waits_for_in_the_words_of_kueue():
+    cluster = queued()
+    message = "couldn't assign flavors to pod set trainer: insufficient unused quota for cpu"
+    kueue.keep_waiting(workload(cluster), message)
+    cluster.settle()
+    for kind in (ConditionType.SUSPENDED, ConditionType.READY, ConditionType.RUNNING):
+        found = cluster.condition(kind)
+        assert found.reason == "Queued" and f"queue team: Pending: {message}" in found.message
+
+
+def test_a_queue_that_nobody_serves_is_asked_about():
+    found = queued().condition(ConditionType.READY)
+    assert "does LocalQueue team exist?" in found.message
+
+
+def test_reserved_quota_is_not_enough():
+    cluster = queued()
+    kueue.reserve(workload(cluster))
+    cluster.settle()
+    assert cluster.pods == {}
+    assert "admission checks are not over" in cluster.condition(ConditionType.READY).message
+
+
+@pytest.mark.parametrize("kind", [RESOURCE_FLAVORS, WORKLOAD_PRIORITY_CLASSES])
+def test_what_cannot_be_read_is_said_and_nothing_is_made(kind: Any):
+    cluster = a_cluster(scheduling={"priorityClass": "high"})
+    name = "gpu" if kind == RESOURCE_FLAVORS else "high"
+    cluster.cluster_objects[kind, name] = f"the operator may not read {kind.name} {name}"
+    cluster.settle()
+    if cluster.workloads:
+        kueue.admit(workload(cluster))
+        cluster.settle()
+    found = cluster.condition(ConditionType.READY)
+    assert (found.reason, cluster.pods) == ("QueueUnavailable", {})
+    assert f"the operator may not read {kind.name} {name}" in found.message
+
+
+def test_without_kueue_a_new_job_waits_and_one_that_trains_goes_on():
+    new = a_cluster()
+    new.queue_problem = "this operator does not look at Kueue"
+    new.settle()
+    assert new.condition(ConditionType.READY).reason == "QueueUnavailable"
+    assert new.workloads == {} and new.pods == {}
+    cluster = training()
+    cluster.queue_problem, cluster.workloads = "the list is refused", {}
+    cluster.settle()
+    assert cluster.status.phase is Phase.RUNNING and cluster.running() != []
+
+
+def test_a_job_without_a_queue_has_no_workload():
+    cluster = a_cluster(queueName=None).start()
+    assert cluster.workloads == {} and cluster.status.queue is None
+    assert "nodeSelector" not in cluster.bodies[cluster.pod("trainer-a1-0")]["spec"]
+
+
+# Admitted
+
+
+def test_pods_go_where_the_flavors_and_the_admission_checks_say():
+    cluster = queued()
+    update = {
+        "name": "rollout",
+        "labels": {"example.test/provisioned": "yes", labels.JOB: "not-this-one"},
+        "annotations": {"cluster-autoscaler.kubernetes.io/consume": "request-1"},
+        "nodeSelector": {"example.test/zone": "a"},
+    }
+    kueue.admit(workload(cluster))
+    workload(cluster)["status"]["admissionChecks"] = [{"name": "check", "podSetUpdates": [update]}]
+    cluster.start()
+    trainer, engine = (cluster.bodies[cluster.pod(name)] for name in ("trainer-a1-0", "rollout-0-i0"))
+    assert trainer["spec"]["nodeSelector"] == {"example.test/gpu": "h100"}
+    assert FLAVOR["spec"]["tolerations"][0] in trainer["spec"]["tolerations"]
+    assert engine["spec"]["nodeSelector"] == {"example.test/gpu": "h100", "example.test/zone": "a"}
+    assert engine["metadata"]["labels"]["example.test/provisioned"] == "yes"
+    assert engine["metadata"]["labels"][labels.JOB] == "copy"
+    assert "cluster-autoscaler.kubernetes.io/consume" in engine["metadata"]["annotations"]
+
+
+def test_pods_ready_is_told_and_that_a_pod_is_made_again():
+    cluster = training()
+    assert kueue.conditions(workload(cluster))["PodsReady"] == ("True", "Started")
+    cluster.vanish(cluster.pod("rollout-1-i0"))
+    cluster.settle()
+    assert kueue.conditions(workload(cluster))["PodsReady"] == ("False", "WaitForRecovery")
+    cluster.run_all()
+    cluster.settle()
+    assert kueue.conditions(workload(cluster))["PodsReady"] == ("True", "Recovered")
+
+
+@pytest.mark.parametrize(("code", "reason"), [(0, "Succeeded"), (1, "Failed")])
+def test_the_end_is_told_once_no_pod_is_left(code: int, reason: str):
+    cluster = training(failurePolicy={"maxRestarts": 0})
+    cluster.end(cluster.pod("trainer-a1-0"), termination(code))
+    cluster.settle()
+    assert "Finished" not in kueue.conditions(workload(cluster))
+    for name, pod in list(cluster.pods.items()):
+        if pod.is_deleting or pod.is_stopping:
+            cluster.vanish(name)
+    cluster.settle()
+    assert kueue.conditions(workload(cluster))["Finished"] == ("True", reason)
+
+
+# Evicted
+
+
+def test_an_evicted_job_gives_its_quota_back_after_its_pods_and_goes_on_uncounted():
+    cluster = training()
+    before = cluster.status
+    kueue.evict(workload(cluster), message="Preempted to accommodate a workload of higher priority")
+    cluster.settle()
+    assert cluster.running() == []
+    found = cluster.condition(ConditionType.READY)
+    assert found.reason == "Suspending" and "queue team: Preempted: Preempted to accommodate" in found.message
+    assert kueue.conditions(workload(cluster))["QuotaReserved"] == ("True", "QuotaReserved")
+    cluster.vanish_deleted()
+    cluster.settle()
+    told = kueue.conditions(workload(cluster))
+    assert told["QuotaReserved"] == ("False", "Pending")
+    assert told["Admitted"] == ("False", "NoReservation")
+    assert told["Requeued"] == ("True", "Preempted")
+    assert told["Evicted"] == ("True", "Preempted")
+    assert told["PodsReady"] == ("False", "WaitForStart")
+    assert "admission" not in workload(cluster)["status"]
+    kueue.admit(workload(cluster), flavor="gpu")
+    cluster.progress = None
+    cluster.settle()
+    assert cluster.names("trainer") == ["trainer-a2-0"]
+    assert (cluster.status.restarts, cluster.status.disruptions) == (before.restarts, before.disruptions)
+
+
+def test_another_eviction_is_requeued_by_kueue_itself():
+    cluster = training()
+    kueue.evict(workload(cluster), reason="PodsReadyTimeout")
+    cluster.settle()
+    cluster.vanish_deleted()
+    cluster.settle()
+    assert kueue.conditions(workload(cluster))["Requeued"] == ("False", "PodsReadyTimeout")
+
+
+def test_a_workload_that_somebody_has_deleted_is_made_again_after_the_pods_are_gone():
+    cluster = training()
+    del cluster.workloads[cluster.base]
+    cluster.settle()
+    assert cluster.running() == [] and cluster.workloads == {}
+    cluster.vanish_deleted()
+    cluster.settle()
+    assert list(cluster.workloads) == [cluster.base]
+
+
+def test_a_suspended_job_gives_its_quota_back_and_asks_again_in_the_queue_that_it_names_then():
+    cluster = training()
+    change_spec(cluster, suspend=True)
+    cluster.settle()
+    assert list(cluster.workloads) == [cluster.base]  # its pods still end
+    cluster.vanish_deleted()
+    change_spec(cluster, queue_name="other")
+    cluster.settle()
+    assert cluster.workloads == {}
+    change_spec(cluster, suspend=False)
+    cluster.settle()
+    assert workload(cluster)["spec"]["queueName"] == "other" and cluster.running() == []
+    kueue.admit(workload(cluster))
+    cluster.progress = None
+    cluster.settle()
+    assert cluster.names("trainer") == ["trainer-a2-0"]
+
+
+# Scaling
+
+
+def test_an_engine_that_is_added_waits_for_a_quota_of_its_own_and_goes_alone():
+    cluster = training()
+    scale(cluster, 3)
+    settle_with_pods(cluster)
+    assert cluster.names("rollout") == ["rollout-0-i0", "rollout-1-i0"]
+    [pods] = workload(cluster, extra=2)["spec"]["podSets"]
+    assert (pods["name"], pods["count"]) == ("rollout", 1)
+    assert "engine 2 is in queue team" in cluster.condition(ConditionType.ROLLOUT_READY).message
+    kueue.admit(workload(cluster, extra=2))
+    settle_with_pods(cluster)
+    assert cluster.names("rollout") == ["rollout-0-i0", "rollout-1-i0", "rollout-2-i0"]
+    assert cluster.bodies[cluster.pod("rollout-2-i0")]["spec"]["nodeSelector"] == {"example.test/gpu": "h100"}
+    assert kueue.conditions(workload(cluster, extra=2))["PodsReady"] == ("True", "Started")
+    kueue.evict(workload(cluster, extra=2))
+    cluster.settle()
+    assert cluster.names("rollout", is_deleting=True) == ["rollout-2-i0"]
+    assert kueue.conditions(workload(cluster, extra=2))["QuotaReserved"] == ("True", "QuotaReserved")
+    settle_with_pods(cluster)
+    assert kueue.conditions(workload(cluster, extra=2))["Requeued"] == ("True", "Preempted")
+    assert (cluster.status.phase, cluster.status.attempt) == (Phase.RUNNING, 1)
+    kueue.admit(workload(cluster, extra=2))
+    settle_with_pods(cluster)
+    assert cluster.names("rollout") == ["rollout-0-i0", "rollout-1-i0", "rollout-2-i1"]
+    scale(cluster, 2)
+    settle_with_pods(cluster)
+    assert list(cluster.workloads) == [cluster.base]
+
+
+def test_engines_that_go_are_reclaimable_for_good_and_one_that_comes_back_is_an_extra():
+    cluster = training(rollout={"replicas": 3})
+    scale(cluster, 1)
+    cluster.settle()
+    assert "reclaimablePods" not in workload(cluster)["status"]  # the pods still end
+    settle_with_pods(cluster)
+    assert workload(cluster)["status"]["reclaimablePods"] == [{"name": "rollout", "count": 2}]
+    scale(cluster, 2)
+    settle_with_pods(cluster)
+    assert workload(cluster)["status"]["reclaimablePods"] == [{"name": "rollout", "count": 2}]
+    assert cluster.names("rollout") == ["rollout-0-i0"]
+    kueue.admit(workload(cluster, extra=1))
+    settle_with_pods(cluster)
+    assert len(cluster.names("rollout")) == 2
+
+
+def test_part_of_the_engines_may_be_admitted_and_the_others_follow():
+    cluster = queued(rollout={"replicas": 3, "minReplicas": 1})
+    assert workload(cluster)["spec"]["podSets"][1]["minCount"] == 1
+    kueue.admit(workload(cluster), rollout=1)
+    cluster.start()
+    assert cluster.names("rollout") == ["rollout-0-i0"]
+    environment = cluster.bodies[cluster.pod("trainer-a1-0")]["spec"]["containers"][0]["env"]
+    assert {"name": "GRPO_ROLLOUT_REPLICAS", "value": "1"} in environment
+    assert set(cluster.workloads) == {cluster.base, *(f"{cluster.base}-engine-{i}" for i in (1, 2))}
+
+
+def test_a_part_of_an_engine_is_given_back():
+    several = {"engine": {"tensorParallelSize": 2}, "trainer": {"numNodes": 1}}
+    cluster = queued(rollout={"replicas": 3, "minReplicas": 1, "nodesPerReplica": 2}, **several)
+    assert workload(cluster)["spec"]["podSets"][1]["minCount"] == 2
+    kueue.admit(workload(cluster), rollout=3)
+    cluster.start()
+    assert cluster.names("rollout") == ["rollout-0-i0", "rollout-0-i0-1"]
+    assert workload(cluster)["status"]["reclaimablePods"] == [{"name": "rollout", "count": 1}]
+
+
+def test_a_queued_job_that_is_scaled_asks_anew():
+    cluster = queued()
+    scale(cluster, 4)
+    cluster.settle()
+    assert workload(cluster)["spec"]["podSets"][1]["count"] == 4
+
+
+def test_extras_go_with_the_job_that_is_evicted():
+    cluster = training()
+    scale(cluster, 3)
+    cluster.settle()
+    kueue.admit(workload(cluster, extra=2))
+    settle_with_pods(cluster)
+    kueue.evict(workload(cluster))
+    settle_with_pods(cluster)
+    assert list(cluster.workloads) == [cluster.base]
+    assert not any(child.kind == PODS for child in cluster.plan().create)
