@@ -23,7 +23,7 @@ from grpo_runtime.weight_sync.stream.memory import CudaDevice
 ADDRESS, SIZE, NUM_BUFFERS = "127.0.0.1", 1 << 20, 10
 ENOUGH_SECONDS = 60.0
 """For what succeeds."""
-ALONE_SECONDS, HUNG_SECONDS = 6.0, 3.0
+ALONE_SECONDS, HUNG_SECONDS = 4.0, 3.0
 """After which a meeting and a buffer that cannot succeed are given up."""
 Engine = subprocess.Popen[str]
 
