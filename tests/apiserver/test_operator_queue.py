@@ -197,7 +197,7 @@ def test_an_engine_that_is_added_is_admitted_and_preempted_alone(
         assert [pod.metadata.uid for pod in kept] == [pod.metadata.uid for pod in first]
         wait_until(
             "the engine waits in the queue",
-            lambda: workloads.conditions("engine-2")["Requeued"] == ("True", "Preempted"),
+            lambda: workloads.conditions("engine-2").get("Requeued") == ("True", "Preempted"),
         )
         namespace.patch_job({"spec": {"rollout": {"replicas": 1}}})
         wait_until("its Workload is gone", lambda: list(workloads.all()) == [""])

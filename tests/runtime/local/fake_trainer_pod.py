@@ -10,9 +10,9 @@ named finishes the job. It begins where the job of `resumeFrom` stopped.
 import argparse
 import json
 import os
+import select
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -32,7 +32,18 @@ if RESUME and not LATEST.exists():
     other = Path(RESUME["source"].removeprefix("file://")) / "checkpoints/LATEST"
     LOADED = int(other.read_text().strip().removeprefix("step-"))
 MAIN_OUTPUT = Path(os.environ["GRPO_RUN_CONFIG"]).parent
-STOP = threading.Event()
+STOP_READ, STOP_WRITE = os.pipe()
+"""Written to by the signal handler, which must not take a lock: what it interrupts may hold it."""
+
+
+def is_stopped(seconds: float | None = 0.0) -> bool:
+    """Whether it is asked to stop within so long; None is without end."""
+    return bool(select.select([STOP_READ], [], [], seconds)[0])
+
+
+def stop(*_: object) -> None:
+    if not PLAN.get("ignores_sigterm"):
+        os.write(STOP_WRITE, b"x")
 
 
 def end(code: int, reason: str, message: str, *, is_effect: bool = False) -> None:
@@ -69,7 +80,7 @@ def log_step(step: int) -> None:
         file.write(json.dumps({**values, "attempt": ATTEMPT, "step": step, "time": time.time()}) + "\n")
 
 
-signal.signal(signal.SIGTERM, lambda *_: None if PLAN.get("ignores_sigterm") else STOP.set())
+signal.signal(signal.SIGTERM, stop)
 signal.signal(signal.SIGINT, lambda *_: print("heard SIGINT", flush=True))
 OUTPUT.mkdir(parents=True, exist_ok=True)
 (CACHE / "run").mkdir(parents=True)
@@ -79,9 +90,9 @@ if INDEX == 0:
     (OUTPUT / f"gpus-{ATTEMPT}").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
     resumed = int(LATEST.read_text().strip().removeprefix("step-")) if LATEST.exists() else LOADED
     for own, step in enumerate(range((resumed or 0) + 1, TOTAL + 1)):
-        while own == PLAN.get("steps") and PLAN.get("hold") and not STOP.wait(0.02):
+        while own == PLAN.get("steps") and PLAN.get("hold") and not is_stopped(0.02):
             pass
-        if STOP.is_set():
+        if is_stopped():
             while "saves_at" in PLAN and not (OUTPUT / PLAN["saves_at"]).exists():
                 time.sleep(0.01)
             save(step - 1)
@@ -104,5 +115,5 @@ if PLAN.get("peer_exit"):
         time.sleep(0.01)
     end(PLAN["peer_exit"], "PeerLost", "another node is gone", is_effect=True)
 if PLAN:
-    STOP.wait()
-end(143 if STOP.is_set() else 0, "Terminated" if STOP.is_set() else "Done", "")
+    is_stopped(None)
+end(143 if is_stopped() else 0, "Terminated" if is_stopped() else "Done", "")
