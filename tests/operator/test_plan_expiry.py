@@ -1,12 +1,14 @@
 """ttlSecondsAfterFinished: when a job is deleted, and when it is not."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from grpo_api.v1alpha1.status import ConditionType, Phase
 from grpo_operator.cluster.kinds import JOBS
-from grpo_operator.plan.draft import Deletion
+from grpo_operator.plan.draft import Deletion, Draft, Stage
+from grpo_operator.plan.notes import notes_of
 
 from .fake_cluster import NOW, FakeCluster, spec, termination
 
@@ -94,3 +96,20 @@ def test_a_job_that_a_gitops_controller_tracks_stays_and_says_so():
     for said in (event.why.message, cluster.status.notes, cluster.condition(ConditionType.READY).message):
         assert "because Argo CD (argocd.argoproj.io/tracking-id) tracks it" in said
     assert "NotDeleted" not in {event.why.reason for event in plan.events}
+
+
+def test_a_note_names_the_field_that_is_set():
+    cluster = FakeCluster(spec(ttlSecondsAfterFailed=TTL)).start()
+    cluster.tracked_by = "Flux (kustomize.toolkit.fluxcd.io/name)"
+    cluster.end(cluster.pod("trainer-a1-0"), termination(40, "the end"))
+    cluster.settle()
+    assert cluster.status.notes.startswith("ttlSecondsAfterFailed does not delete this job")
+
+
+def test_a_note_about_the_right_goes_with_the_field():
+    observed = FakeCluster(spec(ttlSecondsAfterFinished=0)).start().observed()
+    remembered = replace(observed.remembered, undeletable="forbidden: cannot delete")
+    draft = replace(Draft.begin(observed, NOW), stage=Stage.ENDED)
+    refused = replace(observed, remembered=remembered)
+    assert "forbidden" in notes_of(draft, refused)
+    assert notes_of(draft, replace(refused, job=replace(observed.job, spec=spec()))) == ""

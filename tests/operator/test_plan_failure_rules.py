@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from grpo_api.contract.progress import TrainerState
-from grpo_api.contract.reasons import ReasonMessage
+from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, ErrorSignature, Phase
 
 from .fake_cluster import FakeCluster, report, spec, termination, termination_message
@@ -228,3 +228,38 @@ def test_an_engines_error_before_the_first_step_is_the_subject_of_rules_too(
     cluster.change(cluster.pod("rollout-1-i0"), last_termination=ended, restarts=1, is_ready=False)
     cluster.settle()
     assert cluster.status.phase is phase
+
+
+EVICTED = ReasonMessage("Evicted", "low on memory")
+
+
+def test_the_exit_code_of_a_trainer_pod_that_was_taken_away_matches_no_rule():
+    cluster = job({"action": "Fail", "role": "trainer", "exitCodes": [137]})
+    cluster.end(cluster.pod("trainer-a1-0"), termination(137))
+    cluster.change(cluster.pod("trainer-a1-0"), disruption=EVICTED)
+    cluster.settle()
+    assert (cluster.status.phase, cluster.status.attempt) == (Phase.STARTING, 2)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_an_engine_of_which_a_pod_was_taken_away_is_only_replaced(nodes: int):
+    more = {"engine": {"tensorParallelSize": nodes}, "rollout": {"replicas": 2, "nodesPerReplica": nodes}}
+    cluster = job({"action": "Fail", "role": "rollout", "exitCodes": [137]}, **more)
+    cluster.progress = report()
+    cluster.settle()
+    cluster.end(cluster.pod("rollout-1-i0"), termination(137))
+    cluster.change(cluster.pod("rollout-1-i0"), disruption=EVICTED, is_ready=False)
+    cluster.settle()
+    assert (cluster.status.phase, cluster.status.attempt) != (Phase.FAILED, 1)
+
+
+@pytest.mark.parametrize(("action", "phase"), [("Ignore", Phase.STARTING), ("Suspend", Phase.SUSPENDED)])
+def test_out_of_gpu_memory_lowers_the_budget_whatever_the_rule(action: str, phase: Phase):
+    cluster = job({"action": action})
+    cluster.progress = report()
+    cluster.settle()
+    said = termination_message(1, Reason.GPU_OUT_OF_MEMORY, "out of memory")
+    cluster.end(cluster.pod("trainer-a1-0"), termination(1, said))
+    cluster.settle()
+    assert cluster.status.phase is phase
+    assert cluster.status.micro_batch_tokens is not None

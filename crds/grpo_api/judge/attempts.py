@@ -7,7 +7,7 @@ from typing import Any, Self, TypeVar
 
 from grpo_api.contract.progress import Progress
 from grpo_api.contract.reasons import Reason, ReasonMessage
-from grpo_api.judge.causes import COUNTED, NOT_COUNTED, Cause, Consequence
+from grpo_api.judge.causes import COUNTED, NOT_COUNTED, Cause, Consequence, Precedence
 from grpo_api.v1alpha1.spec import FailureAction, FailureRule
 from grpo_api.v1alpha1.status import ErrorSignature
 
@@ -100,12 +100,13 @@ def acting_rule(
     rules: Sequence[FailureRule] | None, cause: Cause[Any], *, role: str, attempt: int
 ) -> FailureRule | None:
     """The first of `failurePolicy.rules` that is about this cause, which ended a pod of `role` in `attempt`;
-    None where the exit code decides."""
+    None where the exit code decides. That of a pod that was taken away says nothing: it was made to end."""
     reason = cause.why.reason
+    exit_code = None if cause.precedence is Precedence.DISRUPTION else cause.exit_code
     matches = (
         rule
         for rule in rules or ()
-        if rule.is_about(role=role, exit_code=cause.exit_code, reason=reason, attempt=attempt)
+        if rule.is_about(role=role, exit_code=exit_code, reason=reason, attempt=attempt)
     )
     return next(matches, None)
 

@@ -224,7 +224,8 @@ def _ends_with_a_rule(draft: Draft, observed: Observed) -> list[Cause[PodRef]]:
     return [
         replace(_of_engine(draft, *each), precedence=Precedence.CERTAIN)
         for each in _ended_engines(draft.facts, observed)
-        if _action_on(draft, *each) not in (None, FailureAction.IGNORE)
+        if not any(pod.disruption for pod in each[0].pods)
+        and _action_on(draft, *each) not in (None, FailureAction.IGNORE)
     ]
 
 

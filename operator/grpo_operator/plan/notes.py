@@ -15,9 +15,11 @@ def notes_of(draft: Draft, observed: Observed) -> str:
     """What this operator has to note: it cannot read the live spec and continues with its snapshot, the CRD
     of the cluster is too old, or a job that has ended is not deleted although it should be."""
     if draft.stage is Stage.ENDED:
-        may_not = "this operator may not delete the job, as ttlSecondsAfterFinished has it"
+        may_not = f"this operator may not delete the job, as {_ttl_field(observed.job, draft.status)} has it"
         undeletable = observed.remembered.undeletable
-        of_rights = f"{may_not}: {undeletable}" if undeletable else ""
+        of_rights = (
+            f"{may_not}: {undeletable}" if undeletable and _has_ttl(observed.job, draft.status) else ""
+        )
         return (why_not_deleted(observed.job, draft.status) or of_rights)[:LONGEST_MESSAGE]
     problem = observed.job.problem if draft.known_snapshot is not None else ""
     of_spec = f"changes to the spec are not followed, because it cannot be read: {problem}" if problem else ""
@@ -27,13 +29,23 @@ def notes_of(draft: Draft, observed: Observed) -> str:
 def why_not_deleted(job: JobView, status: GRPOJobStatus) -> str:
     """Why `ttlSecondsAfterFinished` does not delete a job that has ended so; empty where it does, or where it
     is not set."""
-    has_failed = status.phase is Phase.FAILED
-    if not job.tracked_by or job.spec is None or job.spec.ttl_seconds(has_failed=has_failed) is None:
+    if not job.tracked_by or not _has_ttl(job, status):
         return ""
     return (
-        f"ttlSecondsAfterFinished does not delete this job, because {job.tracked_by} tracks it and would "
+        f"{_ttl_field(job, status)} does not delete this job, because {job.tracked_by} tracks it and would "
         "create it again, and train again: delete it where its manifest is, such as in Git"
     )
+
+
+def _has_ttl(job: JobView, status: GRPOJobStatus) -> bool:
+    has_failed = status.phase is Phase.FAILED
+    return job.spec is not None and job.spec.ttl_seconds(has_failed=has_failed) is not None
+
+
+def _ttl_field(job: JobView, status: GRPOJobStatus) -> str:
+    """The field that says when a job that has ended so is deleted."""
+    is_own = status.phase is Phase.FAILED and job.spec and job.spec.ttl_seconds_after_failed is not None
+    return "ttlSecondsAfterFailed" if is_own else "ttlSecondsAfterFinished"
 
 
 def notes_to_write(own: str, observed: Observed) -> str:

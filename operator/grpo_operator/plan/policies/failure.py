@@ -40,13 +40,17 @@ def end_attempt_on_failure(draft: Draft, observed: Observed, now: datetime) -> D
         cause = cause.without_room()
     cause = replace(cause, why=with_advice(cause.why, draft.status, snapshot=snapshot))
     rule = rule_about(cause, draft)
-    before, cause = cause, cause if rule is None else with_rule(cause, rule)
+    why = cause.why
+    if rule is not None:
+        cause = with_rule(cause, rule)
     failure = last_failure(
         cause.why, attempt=draft.status.attempt, pod=cause.ended, exit_code=cause.exit_code
     )
     draft = draft.with_status(last_failure=failure)
+    if cause.consequence.lowers_budget:
+        draft = draft.with_status(micro_batch_tokens=lowered_budget(snapshot.config.micro_batch_tokens))
     if rule is not None and rule.action is FailureAction.SUSPEND:
-        return suspended(draft, observed, now, _suspended_by(rule, before.why, observed))
+        return suspended(draft, observed, now, _suspended_by(rule, why, observed))
     final = why_final(
         cause,
         attempt=draft.status.attempt,
@@ -56,8 +60,6 @@ def end_attempt_on_failure(draft: Draft, observed: Observed, now: datetime) -> D
     )
     if final is not None:
         return failed(draft, observed, now, final)
-    if cause.consequence.lowers_budget:
-        draft = draft.with_status(micro_batch_tokens=lowered_budget(snapshot.config.micro_batch_tokens))
     return _next_attempt(draft, observed, cause, now)
 
 
