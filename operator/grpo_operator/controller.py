@@ -174,7 +174,7 @@ class Controller:
     async def _look_up(self, key: Key, observed: Observed, *, now: datetime) -> bool:
         """Ask the API server for what the cache lacks; whether the job must be observed again."""
         client, cache, state = self._client, self._cache, self._state
-        if await read_queue(client, cache, observed):
+        if await read_queue(client, cache, observed, now=now):
             return True
         return await find_missing(client, cache, state, key=key, observed=observed, now=now)
 

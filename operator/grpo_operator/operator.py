@@ -273,8 +273,11 @@ class Operator:
         try:
             keep = partial(self._cache.keep, WORKLOADS)
             found = await self._client.list(WORKLOADS, namespace, keep=keep)
-        except (errors.NotFound, errors.Forbidden) as error:
-            problem = explain_refusal(error, kind=WORKLOADS, name="of the job").why.message
+        except (errors.NotFound, errors.Forbidden, errors.ServerFailed) as error:
+            # also where a webhook of Kueue is down, which converts what another release of it has stored
+            problem = f"Workloads cannot be listed: {error}"
+            if not isinstance(error, errors.ServerFailed):
+                problem = explain_refusal(error, kind=WORKLOADS, name="of the job").why.message
             self._cache.queue_problems[namespace] = problem
             if problem != known:
                 log.warning("Workloads cannot be listed: %s", error)

@@ -178,6 +178,7 @@ class FakeCluster:
         self.workloads: dict[str, dict[str, Any]] = {}
         """Workloads of Kueue by name, as they are stored."""
         self.queue_problem = ""
+        self.num_before_in_queue: int | None = None
         self.cluster_objects: dict[tuple[Kind, str], dict[str, Any] | str] = {}
         self.labels: dict[str, str] = {}
         """Of the job."""
@@ -240,6 +241,7 @@ class FakeCluster:
             pod_groups=self.pod_groups,
             workloads={name: workload_view(item) for name, item in self.workloads.items()},
             queue_problem=self.queue_problem,
+            num_before_in_queue=self.num_before_in_queue,
             cluster_objects=self.cluster_objects,
             config_names=frozenset(self.config_names),
             stored_spec=self.stored_spec,

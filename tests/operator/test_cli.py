@@ -36,6 +36,11 @@ def test_the_times_for_giving_nodes_back_can_be_set():
     assert settings.give_back == GiveBackTimes(hold_seconds=1800, hold_back_seconds=60)
 
 
+def test_kueue_is_looked_at_where_it_is_asked_for():
+    assert not parse(["--runtime-image", "i"])[0].has_kueue
+    assert parse(["--runtime-image", "i", "--kueue=true"])[0].has_kueue
+
+
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [

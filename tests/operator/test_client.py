@@ -1,6 +1,7 @@
 """The client against a server of our own: what it sends, and what becomes of bad answers."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from kubernetes.aio import client as kube
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import Client, read_at_most
 from grpo_operator.cluster.configuration import Credentials
-from grpo_operator.cluster.kinds import EVENTS, JOBS, PODS
+from grpo_operator.cluster.kinds import EVENTS, JOBS, PODS, WORKLOADS
 
 
 @dataclass
@@ -165,6 +166,42 @@ async def test_a_status_is_applied_as_our_field_manager(client: Client, server: 
     assert path.startswith("/apis/grpo.dev/v1alpha1/namespaces/default/grpojobs/copy/status?")
     # another manager of a field gives way, or one kubectl edit would hold up the operator for good
     assert {"fieldManager=grpo-operator", "force=true"} <= set(path.partition("?")[2].split("&"))
+
+
+async def test_a_watch_passes_on_what_happens_however_long_an_object_is(
+    client: Client, server: FakeApiServer
+):
+    events = [
+        {"type": kind, "object": {"metadata": {"name": name, "annotations": {"long": "x" * 300_000}}}}
+        for kind, name in (("ADDED", "a"), ("DELETED", "b"))
+    ]
+    server.text = "\n".join(map(json.dumps, events)) + "\n"
+    found = [
+        (event, item["metadata"]["name"], item["kind"])
+        async for event, item in client.follow(WORKLOADS, "team", since=7)
+    ]
+    assert found == [("ADDED", "a", "Workload"), ("DELETED", "b", "Workload")]
+    _, path, _ = server.seen[-1]
+    assert path.startswith("/apis/kueue.x-k8s.io/v1beta2/namespaces/team/workloads?watch=true")
+    assert "resourceVersion=7" in path
+    assert "labelSelector=app.kubernetes.io" in path
+
+
+async def test_a_watch_of_what_the_server_has_forgotten_ends_with_an_error(
+    client: Client, server: FakeApiServer
+):
+    server.text = json.dumps({"type": "ERROR", "object": {"code": 410, "message": "too old"}}) + "\n"
+    with pytest.raises(errors.Transient, match="too old"):
+        _ = [event async for event in client.follow(WORKLOADS, None, since=1)]
+    server.text, server.status = '{"reason": "Forbidden", "message": "no right"}', 403
+    with pytest.raises(errors.Forbidden, match="no right"):
+        _ = [event async for event in client.follow(WORKLOADS, None, since=1)]
+
+
+async def test_a_status_is_merged_as_our_field_manager(client: Client, server: FakeApiServer):
+    await client.merge_status(WORKLOADS, "team", "w", {"status": {"admission": None}})
+    path = "/apis/kueue.x-k8s.io/v1beta2/namespaces/team/workloads/w/status?fieldManager=grpo-operator"
+    assert server.seen[-1] == ("PATCH", path, {"status": {"admission": None}})
 
 
 async def test_a_dry_run_asks_for_nothing_to_be_stored_and_a_creation_for_all(

@@ -10,15 +10,18 @@ from grpo_api.contract.environment import Role
 from grpo_api.v1alpha1.spec import Gang
 from grpo_api.v1alpha1.status import Phase
 from grpo_operator.children.gangs import GANG_SCHEDULERS, pod_group
-from grpo_operator.cluster.kinds import JOBS, PODS
+from grpo_operator.children.workloads import Place, job_workload
+from grpo_operator.cluster.kinds import JOBS, PODS, WORKLOADS
 from grpo_operator.observe.cache import Cache
 from grpo_operator.observe.from_cache import job_and_pods, observe
-from grpo_operator.observe.observed import OtherJob, Remembered
+from grpo_operator.observe.observed import OtherJob, PodSetView, Remembered
 from grpo_operator.observe.process_state import ProcessState
 from grpo_operator.plan.termination import explain_termination
 
 from .controlled_job import KEY, a_job, pod_names, run_pods, status_of
-from .fake_cluster import NOW, run, spec
+from .fake_cluster import NOW, UID, run, spec
+
+STORED = {"uid": "u1", "resourceVersion": "7", "generation": 1}
 
 
 def remembered(cache: Cache, state: ProcessState) -> Remembered:
@@ -70,6 +73,32 @@ async def test_an_image_that_is_missing_or_no_runtime_image_is_blamed_on_what_na
     assert view.start_problem is not None and view.last_termination is not None
     assert f"{named_by} right" in view.start_problem.message
     assert f"{named_by} a runtime image?" in explain_termination(view.last_termination).message
+
+
+def test_the_workloads_of_a_job_are_found_although_it_does_not_control_them():
+    cache, snapshot = Cache(), run()
+    made = job_workload(snapshot, Place("team")).body
+    status = {
+        "admission": {"podSetAssignments": [{"name": "rollout", "count": 1, "flavors": {"cpu": "gpu"}}]},
+        "reclaimablePods": [{"name": "rollout", "count": 1}],
+        "conditions": [{"type": "Admitted", "status": "True"}],
+    }
+    cache.put(JOBS, a_job() | {"metadata": a_job()["metadata"] | {"resourceVersion": "1"}})
+    cache.put(WORKLOADS, {**made, "metadata": {**made["metadata"], **STORED}, "status": status})
+    job = job_and_pods(cache, KEY)
+    assert job is not None
+    (found,) = observe(cache, job, Remembered()).workloads.values()
+    assert (found.name, found.queue, found.is_admitted) == (snapshot.names.workload, "team", True)
+    assert found.pod_sets["rollout"] == PodSetView(count=1, reclaimable=1, flavors=("gpu",))
+    assert found.pod_sets["trainer"].count == 1
+
+
+def test_no_other_object_is_a_jobs_that_does_not_control_it():
+    cache = Cache()
+    owners = job_workload(run(), Place("team")).body["metadata"]["ownerReferences"]
+    meta = {"name": "copy-1", "namespace": "default", "ownerReferences": owners, **STORED}
+    cache.put(PODS, {"kind": "Pod", "metadata": meta, "spec": {"containers": []}})
+    assert cache.pods(("default", UID)) == ()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from grpo_api.v1alpha1.spec import Gang
 from grpo_operator.children.gangs import GANG_SCHEDULERS
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import FIELD_MANAGER, Listing
-from grpo_operator.cluster.kinds import JOBS, LEASES, PODS, WATCHED, Kind, KubeObject
+from grpo_operator.cluster.kinds import JOBS, LEASES, PODS, WATCHED, WORKLOADS, Kind, KubeObject
 from grpo_operator.observe.served_schema import EVERYTHING
 from grpo_operator.operator import Operator
 from grpo_operator.permissions import Permissions
@@ -175,6 +175,21 @@ async def test_pod_groups_are_listed_where_jobs_may_have_gangs_and_their_absence
             "PodGroups of scheduling.volcano.sh/v1beta1",
             "PodGroups of scheduling.run.ai/v2alpha2",
         ]
+
+
+async def test_workloads_are_listed_where_kueue_is_switched_on_and_their_absence_stops_nothing(
+    server: FakeServer, caplog: pytest.LogCaptureFixture
+):
+    server.put(JOBS, a_job())
+    async with ClientSession() as session:
+        await operator(server, session).resync()
+        assert {kind for kind, _ in server.lists} == set(WATCHED)
+        made = operator(server, session, has_kueue=True)
+        await made.resync()
+        await made.resync()
+    assert {kind for kind, _ in server.lists} == {*WATCHED, WORKLOADS}
+    (unlisted,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert "Workloads cannot be listed" in unlisted
 
 
 async def test_an_operator_that_may_list_none_of_its_namespaces_says_so(server: FakeServer):

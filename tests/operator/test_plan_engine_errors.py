@@ -10,8 +10,10 @@ from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.judge.engines import NO_ENGINE_SECONDS, EngineAbsence
 from grpo_api.v1alpha1.status import ConditionType, Phase
+from grpo_operator.cluster.kinds import RESOURCE_FLAVORS
 from grpo_operator.observe.process_state import ProcessState
 
+from . import fake_kueue
 from .fake_cluster import NOW, UID, FakeCluster, report, spec, termination, termination_message
 
 KEY = ("default", "copy")
@@ -191,6 +193,23 @@ def test_only_reports_without_interruption_make_the_minute(last: Progress):
         before = waiting_from(0, 58, step=900)
     hear(cluster, [*before, *((seconds, last) for seconds in range(60, 90, 2))])
     assert_goes_on(cluster)
+
+
+def test_an_engine_that_waits_for_quota_is_none_that_may_come_back():
+    cluster = FakeCluster(spec(queueName="team", algorithm={"steps": 1000}, rollout={"replicas": 1}))
+    cluster.cluster_objects = {(RESOURCE_FLAVORS, "gpu"): {}}
+    cluster.settle()
+    fake_kueue.admit(cluster.workloads[cluster.base])
+    cluster.start()
+    hear(cluster, [(0, report(step=900, total_steps=1000, policy_version="1.900", heartbeat=1))])
+    cluster.settle()
+    assert cluster.spec is not None and cluster.spec.rollout is not None
+    two = cluster.spec.rollout.model_copy(update={"replicas": 2})
+    cluster.spec = cluster.spec.model_copy(update={"rollout": two})
+    cluster.settle()
+    end_with_40(cluster, 0)
+    hear(cluster, waiting_from(0, 60, step=900))
+    assert_retried(cluster)
 
 
 def test_a_trainer_that_falls_silent_for_a_while_has_its_minute_begin_again():

@@ -5,11 +5,14 @@ from typing import Any
 import pytest
 
 from grpo_api.contract import labels
+from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, Phase
 from grpo_operator.cluster.kinds import PODS, RESOURCE_FLAVORS, WORKLOAD_PRIORITY_CLASSES
+from grpo_operator.observe.observed import Refusal
+from grpo_operator.plan.policies.queue import PLACE_SECONDS
 
 from . import fake_kueue as kueue
-from .fake_cluster import FakeCluster, report, spec, termination
+from .fake_cluster import FakeCluster, report, run, spec, termination
 
 FLAVOR = {
     "spec": {
@@ -129,6 +132,18 @@ def test_it_says_what_it_waits_for_in_the_words_of_kueue():
         assert found.reason == "Queued" and f"queue team: Pending: {message}" in found.message
 
 
+@pytest.mark.parametrize(
+    ("num", "said"), [(0, "it is the first in its queue"), (3, "3 before it in its queue")]
+)
+def test_its_place_in_the_queue_is_said_where_kueue_says_it(num: int, said: str):
+    cluster = queued()
+    kueue.keep_waiting(workload(cluster), "insufficient quota")
+    cluster.num_before_in_queue = num
+    plan = cluster.settle()
+    assert f"Pending: insufficient quota ({said})" in cluster.condition(ConditionType.READY).message
+    assert plan.requeue_after == PLACE_SECONDS
+
+
 def test_a_queue_that_nobody_serves_is_asked_about():
     found = queued().condition(ConditionType.READY)
     assert "does LocalQueue team exist?" in found.message
@@ -221,6 +236,16 @@ def test_the_end_is_told_once_no_pod_is_left(code: int, reason: str):
     assert kueue.conditions(workload(cluster))["Finished"] == ("True", reason)
 
 
+def test_a_deleted_job_that_a_finalizer_holds_gives_its_quota_back():
+    cluster = training()
+    cluster.is_deleting, cluster.finalizers = True, ("example.test/hold",)
+    cluster.settle()
+    assert list(cluster.workloads) == [cluster.base]  # its pods still end
+    cluster.vanish_deleted()
+    cluster.settle()
+    assert cluster.workloads == {}
+
+
 # Evicted
 
 
@@ -247,6 +272,17 @@ def test_an_evicted_job_gives_its_quota_back_after_its_pods_and_goes_on_uncounte
     cluster.settle()
     assert cluster.names("trainer") == ["trainer-a2-0"]
     assert (cluster.status.restarts, cluster.status.disruptions) == (before.restarts, before.disruptions)
+
+
+def test_an_evicted_job_whose_spec_nobody_can_read_keeps_its_place():
+    cluster = training()
+    kueue.evict(workload(cluster))
+    cluster.settle()
+    cluster.stored_spec = run(queueName="team", **CLAIM).spec
+    cluster.spec, cluster.problem = None, "spec.new is of a newer release"
+    cluster.vanish_deleted()
+    cluster.settle()
+    assert kueue.conditions(workload(cluster))["Requeued"] == ("True", "Preempted")
 
 
 def test_another_eviction_is_requeued_by_kueue_itself():
@@ -331,6 +367,18 @@ def test_engines_that_go_are_reclaimable_for_good_and_one_that_comes_back_is_an_
     kueue.admit(workload(cluster, extra=1))
     settle_with_pods(cluster)
     assert len(cluster.names("rollout")) == 2
+
+
+def test_a_workload_of_an_engine_that_is_refused_says_why():
+    cluster = training()
+    scale(cluster, 3)
+    name = f"{cluster.base}-engine-2"
+    cluster.refused_pods = {name}
+    cluster.refusal = Refusal(name, ReasonMessage("CreateFailed", "failed calling webhook of Kueue"))
+    cluster.settle()
+    found = cluster.condition(ConditionType.ROLLOUT_READY)
+    assert found.reason == "CreateFailed"
+    assert "engine 2 is in queue team: failed calling webhook of Kueue" in found.message
 
 
 def test_part_of_the_engines_may_be_admitted_and_the_others_follow():

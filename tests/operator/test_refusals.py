@@ -5,7 +5,7 @@ import pytest
 from grpo_operator.apply.refusals import explain_refusal
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import error_for
-from grpo_operator.cluster.kinds import PODS, pod_groups
+from grpo_operator.cluster.kinds import PODS, WORKLOADS, pod_groups
 
 GROUPS = pod_groups("scheduling.example", "v1", comes_with="a scheduler of groups")
 
@@ -42,6 +42,21 @@ def test_a_pod_group_that_cannot_be_made_names_what_is_missing_and_the_fix(
 ):
     found = explain_refusal(error, kind=GROUPS, name="x")
     assert found.why.reason == "GangUnavailable"
+    assert what in found.why.message and str(error) in found.why.message
+
+
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        (errors.NotFound("404 page not found"), "come with Kueue: install that"),
+        (errors.Forbidden('User "y" cannot create resource "workloads"'), "`kueue.enabled` of the chart"),
+    ],
+)
+def test_a_workload_that_cannot_be_made_names_what_is_missing_and_the_fix(
+    error: errors.KubernetesError, what: str
+):
+    found = explain_refusal(error, kind=WORKLOADS, name="x")
+    assert found.why.reason == "QueueUnavailable"
     assert what in found.why.message and str(error) in found.why.message
 
 

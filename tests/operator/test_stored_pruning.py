@@ -8,7 +8,7 @@ from grpo_api.contract.endpoints import ROLLOUT_CONTAINER, TRAINER_CONTAINER
 from grpo_api.v1alpha1.spec import Gang
 from grpo_operator.children.gangs import GANG_SCHEDULERS
 from grpo_operator.children.pod import RUN_CONFIG_KEY
-from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, PODS
+from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, PODS, WORKLOADS
 from grpo_operator.observe.cache import Cache
 from grpo_operator.observe.pod_view import is_silent, pod_view
 from grpo_operator.observe.stored import pruned
@@ -27,6 +27,15 @@ def test_of_a_pod_groups_annotations_only_the_one_that_is_read_is_kept() -> None
     groups = GANG_SCHEDULERS[Gang.VOLCANO].kind
     group = {"metadata": {"name": "copy", "annotations": annotations}, "spec": {}}
     assert pruned(groups, group)["metadata"]["annotations"] == {"grpo.dev/woken-at": "2026-11-28T12:00:00Z"}
+
+
+def test_of_a_workload_the_templates_of_its_pods_are_left_out() -> None:
+    pod_set = {"name": "trainer", "count": 2}
+    spec = {"queueName": "team", "podSets": [{**pod_set, "template": {"spec": {"containers": []}}}]}
+    workload = {"metadata": {"name": "copy"}, "spec": spec, "status": {"admission": {"clusterQueue": "all"}}}
+    kept = pruned(WORKLOADS, workload)
+    assert kept["spec"] == {"queueName": "team", "podSets": [pod_set]}
+    assert kept["status"] == workload["status"]
 
 
 def a_pod(**status: Any) -> dict[str, Any]:

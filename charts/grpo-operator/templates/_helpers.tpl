@@ -78,6 +78,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads/status]
   verbs: [patch]
+- apiGroups: [visibility.kueue.x-k8s.io]
+  resources: [localqueues/pendingworkloads]
+  verbs: [get]
 {{- end }}
 {{- range include "grpo-operator.podGroups" . | fromJsonArray }}
 - apiGroups: [{{ . }}]

@@ -62,6 +62,13 @@ WORKLOAD_PRIORITY_CLASSES = Kind(
 """Priorities of Workloads. They are of no namespace."""
 
 
+def pending_workloads(queue: str) -> Kind:
+    """The Workloads that wait in a LocalQueue, in their order, as Kueue's visibility API has them: one object
+    without a name."""
+    plural = f"localqueues/{queue}/pendingworkloads"
+    return Kind("visibility.kueue.x-k8s.io", "v1beta2", plural, "PendingWorkloadsSummary", comes_with="Kueue")
+
+
 def pod_groups(group: str, version: str, *, comes_with: str) -> Kind:
     """The PodGroups of a gang scheduler. They are listed and not watched, because a watch of a kind that the
     cluster lacks, or that may not be read, ends all others."""

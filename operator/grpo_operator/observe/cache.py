@@ -3,7 +3,8 @@ writes."""
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 
 from grpo_operator.cluster.kinds import (
     CONFIG_MAPS,
@@ -70,6 +71,9 @@ class Cache:
         """Why the Workloads of a namespace are not known, or of all (None), where they are not."""
         self.cluster_objects: dict[tuple[Kind, str], KubeObject | str] = {}
         """Objects of no namespace that were read, each as it is or why it could not be read."""
+        self.queue_places: dict[Key, tuple[datetime, Mapping[str, int]]] = {}
+        """Of each LocalQueue, by namespace and name: when it was read, and how many Workloads are before each
+        of those that wait in it."""
         self.served_schema = EVERYTHING
         """What the API server knows of a GRPOJob."""
 
@@ -215,6 +219,12 @@ class Cache:
     def queue_problem(self, namespace: str) -> str:
         """Why the Workloads of a namespace are not known; empty where they are."""
         return self.queue_problems.get(None) or self.queue_problems.get(namespace, "")
+
+    def num_before(self, workload: Key, *, queue: str) -> int | None:
+        """How many Workloads of its queue are before a Workload; None where Kueue does not say it."""
+        namespace, name = workload
+        _, places = self.queue_places.get((namespace, queue), (None, {}))
+        return places.get(name)
 
     def _drop(self, kind: Kind, key: Key) -> None:
         owner = self._items[kind].pop(key).owner

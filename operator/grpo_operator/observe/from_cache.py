@@ -83,7 +83,8 @@ def observe(cache: Cache, found: JobAndPods, remembered: Remembered) -> Observed
         },
         workloads={item["metadata"]["name"]: workload_view(item) for item in cache.workloads(job.identity)},
         queue_problem=cache.queue_problem(job.namespace),
-        cluster_objects=cache.cluster_objects,
+        num_before_in_queue=_num_before(cache, job),
+        cluster_objects=dict(cache.cluster_objects),  # a resync empties it
         config_names=frozenset(configs),
         stored_spec=stored.spec,
         pod_templates=stored.templates,
@@ -105,6 +106,11 @@ def _pod_group_view(kind: Kind, item: KubeObject) -> PodGroupView:
         is_deleting="deletionTimestamp" in meta,
         woken_at=_woken_at(meta["annotations"].get(labels.WOKEN_AT)),
     )
+
+
+def _num_before(cache: Cache, job: JobView) -> int | None:
+    queue = job.status.queue
+    return cache.num_before((job.namespace, queue.workload), queue=queue.name) if queue else None
 
 
 def workload_view(item: KubeObject) -> WorkloadView:

@@ -386,6 +386,8 @@ class Observed:
     """Our Workloads by name."""
     queue_problem: str = ""
     """Why Workloads are not known; empty where they are."""
+    num_before_in_queue: int | None = None
+    """How many Workloads are before that of the job; None where Kueue does not say it."""
     cluster_objects: Mapping[tuple[Kind, str], KubeObject | str] = field(default_factory=dict)
     """Objects of no namespace that were read, each as it is or why it could not be read."""
     config_names: frozenset[str] = frozenset()

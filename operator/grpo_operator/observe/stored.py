@@ -125,7 +125,7 @@ def version_of(item: KubeObject) -> int:
 
 def owner_of(item: KubeObject) -> KubeObject | None:
     """The reference to the GRPOJob that controls this object. A Workload has it as an owner only: Kueue would
-    ask for the controller of a Workload, and wait for ever where it may not read GRPOJobs."""
+    ask for the controller of a Workload, and not come to an end where it may not read GRPOJobs."""
     is_workload = item.get("kind") == WORKLOADS.name
     for reference in item["metadata"].get("ownerReferences", ()):
         if (

@@ -24,6 +24,7 @@ from grpo_operator.plan.blockers import is_unready_since
 from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.facts import AttemptFacts, FirstStep, has_reported
 from grpo_operator.plan.last_failure import PodRef
+from grpo_operator.plan.queue import may_have_engine
 from grpo_operator.plan.termination import end_of
 from grpo_operator.plan.without_progress import has_worked
 
@@ -272,7 +273,9 @@ def _is_of_attempt(termination: ContainerTermination, facts: AttemptFacts) -> bo
 def _is_every_engine(errors: _Ends, draft: Draft, observed: Observed) -> bool:
     """Whether no engine is left that may come back: all replicas have pods, all of them in `errors`."""
     in_error = {pod.uid: pod.position[0] for pod, _ in errors}
-    is_complete = set(range(draft.snapshot.num_engines)) <= set(in_error.values())
+    replicas = range(draft.snapshot.num_engines)
+    with_quota = {replica for replica in replicas if may_have_engine(draft, observed, replica)}
+    is_complete = with_quota <= set(in_error.values())
     return is_complete and all(pod.uid in in_error for pod in observed.rollouts if pod.is_alive)
 
 

@@ -43,9 +43,16 @@ def why_not_admitted(observed: Observed, status: GRPOJobStatus) -> ReasonMessage
         return where if is_waiting and isinstance(where, ReasonMessage) else None
     if found is None:
         return _without_workload(observed, place)
-    if found.is_evicted and found.has_quota and not is_pending(found):
+    if found.is_evicted and found.has_quota:
         return ReasonMessage(Reason.EVICTED_FROM_QUEUE, f"{place}: {why_waiting(found)}")
-    return ReasonMessage(Reason.QUEUED, f"{place}: {why_waiting(found)}")
+    return ReasonMessage(Reason.QUEUED, f"{place}: {why_waiting(found)}{_before(observed, found)}")
+
+
+def _before(observed: Observed, workload: WorkloadView) -> str:
+    num = observed.num_before_in_queue
+    if num is None or not is_pending(workload):
+        return ""
+    return " (it is the first in its queue)" if num == 0 else f" ({num} before it in its queue)"
 
 
 def is_pending(workload: WorkloadView) -> bool:
@@ -54,14 +61,20 @@ def is_pending(workload: WorkloadView) -> bool:
 
 
 def _without_workload(observed: Observed, place: str) -> ReasonMessage:
-    refusal = observed.remembered.refusal
     name = Names.of(job=observed.job.name, uid=observed.job.uid).workload
-    if refusal is not None and refusal.child == name:
-        return ReasonMessage(refusal.why.reason, f"{place}: {refusal.why.message}")
+    refused = _refused(observed, name)
+    if refused is not None:
+        return ReasonMessage(refused.reason, f"{place}: {refused.message}")
     found = place_of(observed, place)
     if isinstance(found, ReasonMessage):
         return ReasonMessage(found.reason, f"{place}: {found.message}")
     return ReasonMessage(Reason.QUEUED, f"{place}: Workload {name} is being made")
+
+
+def _refused(observed: Observed, name: str) -> ReasonMessage | None:
+    """Why the API server did not take the Workload of this name, if it was tried."""
+    refusal = observed.remembered.refusal
+    return refusal.why if refusal is not None and refusal.child == name else None
 
 
 def why_waiting(workload: WorkloadView) -> str:
@@ -170,7 +183,8 @@ def placement_of_engine(draft: Draft, observed: Observed, replica: int) -> Place
     if observed.queue_problem:
         why = ReasonMessage(Reason.QUEUE_UNAVAILABLE, observed.queue_problem)
     elif found is None:
-        why = ReasonMessage(Reason.QUEUED, "its Workload is being made")
+        name = draft.snapshot.names.extra_workload(replica=replica)
+        why = _refused(observed, name) or ReasonMessage(Reason.QUEUED, "its Workload is being made")
     else:
         why = ReasonMessage(Reason.QUEUED, why_waiting(found))
     return ReasonMessage(why.reason, f"engine {replica} is in queue {queue.name}: {why.message}")

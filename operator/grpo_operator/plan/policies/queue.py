@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from grpo_api.contract.environment import Role
-from grpo_api.contract.reasons import ReasonMessage
+from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, QueueStatus
 from grpo_operator.children.names import Names, extra_replica
 from grpo_operator.children.snapshot import JobSnapshot
@@ -26,9 +26,15 @@ from grpo_operator.plan.queue import (
     queue_asked_for,
 )
 from grpo_operator.plan.snapshots import snapshot_to_come
-from grpo_operator.plan.suspension import pods_left, why_suspended
+from grpo_operator.plan.suspension import pods_left
 
 _LONGEST_MESSAGE = 32768
+_ORPHAN = "orphan"
+"""The API server's finalizer for a deletion that leaves the children."""
+PLACE_SECONDS = 30.0
+"""How often a job that waits says its place in the queue anew: no event says that it has changed."""
+_LEAVES_QUEUE = frozenset({Reason.SUSPENDED.value, Reason.SUSPENDED_BY_RULE.value})
+"""Reasons of a suspension during which the job is in no queue."""
 _REQUEUED_AT_ONCE = frozenset({"Preempted", "NodeFailures"})
 """Reasons of an eviction after which Kueue puts a Workload back into its queue when it is told so. After any
 other it does so by itself, or not at all."""
@@ -56,6 +62,8 @@ def keep_workloads(runtime_image: str) -> Policy:
     def keep(draft: Draft, observed: Observed, now: datetime) -> Draft:
         if observed.queue_problem or (draft.status.queue is None and not observed.workloads):
             return draft
+        if draft.stage is Stage.DELETED:
+            return _given_up(draft, observed)
         if draft.stage is Stage.ENDED:
             return _ended(draft, observed, now)
         if draft.stage is Stage.SUSPENDED:
@@ -63,6 +71,14 @@ def keep_workloads(runtime_image: str) -> Policy:
         return _with_pods(draft, observed, now)
 
     return keep
+
+
+def _given_up(draft: Draft, observed: Observed) -> Draft:
+    """A finalizer may hold a deleted job, but not its quota. Without one the Workloads go with the job."""
+    holders = observed.job.finalizers
+    if not holders or _ORPHAN in holders or pods_left(observed):
+        return draft
+    return _deleting(draft, observed.workloads.values())
 
 
 def _ended(draft: Draft, observed: Observed, now: datetime) -> Draft:
@@ -84,20 +100,15 @@ def _suspended(draft: Draft, observed: Observed, now: datetime, *, runtime_image
         return draft
     draft = _deleting(draft, _extras(observed))
     base = job_workload_of(observed)
-    if draft.status.queue is None or _is_held(draft, observed):
+    why = draft.without_pods
+    if draft.status.queue is None or (why is not None and why.reason in _LEAVES_QUEUE):
         return _deleting(draft, [base] if base else [])
     if base is None:
         return _creating_base(draft, observed, runtime_image=runtime_image)
     snapshot = _snapshot(draft, observed, runtime_image=runtime_image)
     if base.is_finished or (snapshot is not None and _is_outdated(base, draft, snapshot)):
         return _deleting(draft, [base])
-    return _cleared(draft, base, now)
-
-
-def _is_held(draft: Draft, observed: Observed) -> bool:
-    """Whether something other than its queue suspends the job."""
-    without_queue = draft.status.model_copy(update={"queue": None})
-    return why_suspended(observed, without_queue) is not None
+    return _cleared(draft, base, now).waking_after(PLACE_SECONDS)
 
 
 def _with_pods(draft: Draft, observed: Observed, now: datetime) -> Draft:
