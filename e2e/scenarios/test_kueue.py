@@ -92,6 +92,7 @@ def test_of_two_jobs_and_quota_for_one_the_second_waits_for_the_end_of_the_first
         timeout_seconds=30,
     )
     assert namespace.pods("grpo.dev/job=second") == []
+    assert workloads.of_job("second")["spec"]["priority"] == LOW[1]
     for pod in namespace.pods("grpo.dev/job=first"):
         assert pod["spec"]["nodeSelector"].items() >= NODE_LABELS.items()
     assert state(workloads.of_job("first"), "PodsReady") == ("True", "Started")
@@ -184,6 +185,54 @@ def test_a_job_is_admitted_with_part_of_its_engines_and_the_others_follow(
     assert attempt_and_counts(namespace.wait_for_finish("part")) == (1, {})
 
 
+def test_the_quota_of_an_engine_that_goes_is_free_and_the_engine_asks_for_it_again(
+    namespace: Namespace, workloads: Workloads
+) -> None:
+    quota_is(namespace, cpu="350m")
+    job = queued(small_job("shrinks", num_steps=200))
+    job["spec"]["rollout"]["replicas"] = 2
+    apply_held(namespace, job)
+    namespace.wait_for_step("shrinks", 1)
+    namespace.kubectl("scale", "grpojob/shrinks", "--replicas=1")
+    namespace.apply(workload("other", queue=QUEUE, priority=LOW, pods={"main": 1}, cpu="150m"))
+    workloads.wait_for_admission("other", timeout_seconds=60)
+    found = workloads.of_job("shrinks")
+    assert found["status"]["reclaimablePods"] == [{"name": "rollout", "count": 1}]
+    assert is_admitted(found)
+
+    namespace.kubectl("scale", "grpojob/shrinks", "--replicas=2")
+    namespace.wait_until(
+        lambda: [is_admitted(each) for each in workloads.all_of_job("shrinks")] == [True, False],
+        "a Workload of the engine that waits",
+        timeout_seconds=30,
+    )
+    assert len(namespace.pods_of("shrinks", "rollout")) == 1
+    workloads.delete("other")
+    wait_for_engines(namespace, "shrinks", 2)
+    hurry(namespace, claim="shrinks")
+    assert attempt_and_counts(namespace.wait_for_finish("shrinks")) == (1, {})
+
+
+def test_a_job_of_a_queue_that_is_drained_waits_until_it_is_open_again(
+    namespace: Namespace, workloads: Workloads
+) -> None:
+    quota_is(namespace, cpu="350m")
+    apply_held(namespace, queued(small_job("drained", num_steps=60)))
+    namespace.wait_for_step("drained", 1)
+    quota_is(namespace, cpu="350m", is_drained=True)
+    namespace.wait_until(
+        lambda: state(workloads.of_job("drained"), "Requeued") == ("False", "ClusterQueueStopped"),
+        "quota that was given back",
+        timeout_seconds=120,
+    )
+    assert namespace.pods_of("drained", "trainer") == namespace.pods_of("drained", "rollout") == []
+    hurry(namespace, claim="drained")
+    quota_is(namespace, cpu="350m")
+    status = namespace.wait_for_finish("drained")
+    assert condition(namespace.job("drained"), "Complete") == "True", namespace.describe()
+    assert attempt_and_counts(status) == (2, {})
+
+
 def test_while_kueue_is_down_running_jobs_continue_and_new_ones_wait(
     namespace: Namespace, running_kueue: Kueue
 ) -> None:
@@ -193,7 +242,9 @@ def test_while_kueue_is_down_running_jobs_continue_and_new_ones_wait(
     running_kueue.stop()
     namespace.apply(queued(small_job("after", num_steps=2)))
     namespace.wait_until(
-        lambda: said_of_queue(namespace, "after"), "what the new job waits for", timeout_seconds=30
+        lambda: "mworkload.kb.io" in said_of_queue(namespace, "after"),
+        "what the new job waits for",
+        timeout_seconds=30,
     )
     assert namespace.pods("grpo.dev/job=after") == []
     namespace.wait_for_step("before", namespace.status("before")["step"] + 2)
@@ -239,8 +290,9 @@ def competitor(*, cpu: str) -> Object:
     return workload("high", queue=QUEUE, priority=HIGH, pods={"main": 1}, cpu=cpu)
 
 
-def quota_is(namespace: Namespace, *, cpu: str) -> None:
-    namespace.apply(cluster_queue(CLUSTER_QUEUE, flavor=FLAVOR, quota={"cpu": cpu, "memory": "64Gi"}))
+def quota_is(namespace: Namespace, *, cpu: str, is_drained: bool = False) -> None:
+    quota = {"cpu": cpu, "memory": "64Gi"}
+    namespace.apply(cluster_queue(CLUSTER_QUEUE, flavor=FLAVOR, quota=quota, is_drained=is_drained))
 
 
 def wait_for_engines(namespace: Namespace, job: str, number: int) -> None:
@@ -252,7 +304,7 @@ def wait_for_engines(namespace: Namespace, job: str, number: int) -> None:
 
 
 def said_of_queue(namespace: Namespace, job: str) -> str:
-    """What a job says that it waits for in its queue; empty when it says nothing of it."""
+    """What a job that runs no pods says that it waits for in its queue; empty when it says nothing of it."""
     conditions = namespace.status(job).get("conditions", ())
-    reasons = ("Queued", "QueueUnavailable")
-    return next((each["message"] for each in conditions if each["reason"] in reasons), "")
+    message: str = next((each["message"] for each in conditions if each["type"] == "Running"), "")
+    return message if f"queue {QUEUE}" in message else ""

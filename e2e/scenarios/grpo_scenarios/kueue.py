@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -22,8 +21,8 @@ from grpo_cluster.settings import ClusterError, ClusterSettings
 from grpo_cluster.versions import KUEUE, program_path
 from grpo_cluster.waiting import wait_until
 from grpo_demo.target import Target
+from grpo_scenarios.namespace import Object
 
-Object = dict[str, Any]
 GROUP = "kueue.x-k8s.io"
 API_VERSION = f"{GROUP}/v1beta2"
 

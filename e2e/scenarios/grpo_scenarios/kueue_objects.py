@@ -16,14 +16,16 @@ def flavor(name: str, *, node_labels: Mapping[str, str] | None = None) -> Object
     return _object("ResourceFlavor", name, {"nodeLabels": dict(node_labels or {})})
 
 
-def cluster_queue(name: str, *, flavor: str, quota: Mapping[str, str]) -> Object:
-    """A queue for all namespaces. A Workload of higher priority takes its quota from those of lower."""
+def cluster_queue(name: str, *, flavor: str, quota: Mapping[str, str], is_drained: bool = False) -> Object:
+    """A queue for all namespaces. A Workload of higher priority takes its quota from those of lower; one that
+    `is_drained` takes it from all."""
     resources = [{"name": each, "nominalQuota": value} for each, value in quota.items()]
     return _object(
         "ClusterQueue",
         name,
         {
             "namespaceSelector": {},
+            "stopPolicy": "HoldAndDrain" if is_drained else "None",
             "preemption": {"withinClusterQueue": "LowerPriority"},
             "resourceGroups": [
                 {"coveredResources": list(quota), "flavors": [{"name": flavor, "resources": resources}]}
