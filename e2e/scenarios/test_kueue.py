@@ -39,8 +39,9 @@ def running_kueue(target: Target) -> Iterator[Kueue]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def queue(namespace: Namespace, running_kueue: Kueue) -> None:
-    """A queue of the namespace."""
+def queue(running_kueue: Kueue, namespace: Namespace) -> None:
+    """A queue of the namespace. Kueue comes first: an operator that was there before looks for it again at
+    its next resync."""
     assert namespace.name == NAMESPACE
     quota_is(namespace, cpu="1")
     namespace.apply(
@@ -89,6 +90,11 @@ def test_of_two_jobs_and_quota_for_one_the_second_waits_for_the_end_of_the_first
     namespace.wait_until(
         lambda: "insufficient unused quota for cpu" in said_of_queue(namespace, "second"),
         "Kueue's own words about quota",
+        timeout_seconds=30,
+    )
+    namespace.wait_until(
+        lambda: "it is the first in its queue" in said_of_queue(namespace, "second"),
+        "its place in the queue, of Kueue's visibility API",
         timeout_seconds=30,
     )
     assert namespace.pods("grpo.dev/job=second") == []
