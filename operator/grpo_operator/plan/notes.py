@@ -15,12 +15,12 @@ def notes_of(draft: Draft, observed: Observed) -> str:
     """What this operator has to note: it cannot read the live spec and continues with its snapshot, the CRD
     of the cluster is too old, or a job that has ended is not deleted although it should be."""
     if draft.stage is Stage.ENDED:
-        may_not = f"this operator may not delete the job, as {_ttl_field(observed.job, draft.status)} has it"
-        undeletable = observed.remembered.undeletable
-        of_rights = (
-            f"{may_not}: {undeletable}" if undeletable and _has_ttl(observed.job, draft.status) else ""
-        )
-        return (why_not_deleted(observed.job, draft.status) or of_rights)[:LONGEST_MESSAGE]
+        undeletable, job = observed.remembered.undeletable, observed.job
+        of_rights = ""
+        if undeletable and ttl_seconds_of(job, draft.status) is not None:
+            field = _ttl_field(job, draft.status)
+            of_rights = f"this operator may not delete the job, as {field} has it: {undeletable}"
+        return (why_not_deleted(job, draft.status) or of_rights)[:LONGEST_MESSAGE]
     problem = observed.job.problem if draft.known_snapshot is not None else ""
     of_spec = f"changes to the spec are not followed, because it cannot be read: {problem}" if problem else ""
     return "; ".join(filter(None, (of_spec, observed.crd_problem)))[:LONGEST_MESSAGE]
@@ -29,7 +29,7 @@ def notes_of(draft: Draft, observed: Observed) -> str:
 def why_not_deleted(job: JobView, status: GRPOJobStatus) -> str:
     """Why `ttlSecondsAfterFinished` does not delete a job that has ended so; empty where it does, or where it
     is not set."""
-    if not job.tracked_by or not _has_ttl(job, status):
+    if not job.tracked_by or ttl_seconds_of(job, status) is None:
         return ""
     return (
         f"{_ttl_field(job, status)} does not delete this job, because {job.tracked_by} tracks it and would "
@@ -37,9 +37,9 @@ def why_not_deleted(job: JobView, status: GRPOJobStatus) -> str:
     )
 
 
-def _has_ttl(job: JobView, status: GRPOJobStatus) -> bool:
-    has_failed = status.phase is Phase.FAILED
-    return job.spec is not None and job.spec.ttl_seconds(has_failed=has_failed) is not None
+def ttl_seconds_of(job: JobView, status: GRPOJobStatus) -> int | None:
+    """How long after its end a job that has ended so is deleted; None where it stays."""
+    return job.spec.ttl_seconds(has_failed=status.phase is Phase.FAILED) if job.spec else None
 
 
 def _ttl_field(job: JobView, status: GRPOJobStatus) -> str:

@@ -43,6 +43,18 @@ class Bundle:
     max_tokens: int | None = None
     num_group_tokens: int | None = None
 
+    @classmethod
+    def of(cls, request: GenerateRequest) -> "Bundle":
+        """One of a single sample."""
+        return cls(
+            request.prompt_ids,
+            request.seed,
+            1,
+            request.is_evaluation,
+            request.max_tokens,
+            request.num_group_tokens,
+        )
+
     @property
     def group_prompt(self) -> tuple[int, ...]:
         return self.prompt_ids[: self.num_group_tokens]
@@ -54,14 +66,7 @@ class Bundle:
 
     def is_followed_by(self, request: GenerateRequest) -> bool:
         """Whether a request could be its next sample."""
-        following = GenerateRequest(
-            self.prompt_ids,
-            self.seed + self.num_samples,
-            self.is_evaluation,
-            self.max_tokens,
-            self.num_group_tokens,
-        )
-        return following == request
+        return Bundle.of(request) == replace(self, seed=self.seed + self.num_samples, num_samples=1)
 
 
 def bundle(
@@ -77,16 +82,7 @@ def bundle(
         if bundles and bundles[-1].num_samples < most and bundles[-1].is_followed_by(request):
             bundles[-1] = replace(bundles[-1], num_samples=bundles[-1].num_samples + 1)
         else:
-            bundles.append(
-                Bundle(
-                    request.prompt_ids,
-                    request.seed,
-                    1,
-                    request.is_evaluation,
-                    request.max_tokens,
-                    request.num_group_tokens,
-                )
-            )
+            bundles.append(Bundle.of(request))
     return bundles
 
 
