@@ -68,6 +68,11 @@ class Script:
         self.has_asked_to_stop = self._signal is signal.SIGTERM
         os.kill(os.getpid(), self._signal)
 
+    def is_stopped_in(self, step: int) -> bool:
+        """Whether it was asked to stop, or will be while this step is generated: a checkpoint is saved beside
+        the next step."""
+        return self.has_asked_to_stop or (self._signal is signal.SIGTERM and self.is_at("saving", step))
+
     def is_at(self, point: str, step: int) -> bool:
         return self._kill == f"{point}:{step}"
 
@@ -160,7 +165,7 @@ class ScriptedEngines(FakeEngines):
             await asyncio.sleep(0)
             if index == NUM_IN_TIME:
                 self._wait_until_on_disk(index, step=step, point="generation")
-            if self._script.has_asked_to_stop:
+            if self._script.is_stopped_in(step):
                 await asyncio.Event().wait()  # nothing finishes before the stop
             self._script.note(seed=request.seed)
             [rollout] = self._sample([request])
