@@ -3,6 +3,7 @@
 import logging
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from grpo_api.v1alpha1.status import GRPOJobStatus
@@ -34,6 +35,8 @@ from grpo_operator.settings import GIVE_BACK_TIMES, GiveBackTimes
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 0.0
+_DELETE_AGAIN_SECONDS = 600.0
+"""When a job that this operator may not delete is tried again: somebody may have given it the right."""
 _AFTER_MAKING_SECONDS = 0.5
 """When pods that were just made are looked at, together with what has changed by then. If nobody takes them
 up, such as a scheduler that does not exist, nothing changes, and no event wakes the job."""
@@ -89,19 +92,21 @@ class Controller:
         job = observed.job
         if self._is_news(job, plan.status):
             try:
-                is_written = await self._write_status(job, plan.status)
+                written = await self._write_status(job, plan.status)
             except errors.NotFound:
                 return None  # the watch event of its deletion is still to come
-            if not is_written:
+            if written is None:
                 return self._state.remember_conflict(key, chance=self._chance())
+            job = written
         self._state.mark_written(key, observed.remembered.report)
         self._state.mark_told(key, plan.notes)
         events = [
             event for event in plan.events if self._state.is_new_event(key, event.identity, uid=job.uid)
         ]
         await write_events(self._client, job, events, now=now)
-        is_one_gone = await self._delete(key, job, plan.delete)
-        self._state.mark_deleted(key, [deletion.name for deletion in plan.delete])
+        children = [deletion for deletion in plan.delete if deletion.kind != JOBS]
+        is_one_gone = await delete_objects(self._client, self._cache, job, children)
+        self._state.mark_deleted(key, [deletion.name for deletion in children])
         await stop_pods(self._client, self._cache, job, plan.stop)
         held, has_made_pods = self._seconds_until_next_try(key, plan.create, now=now), False
         if not held:
@@ -121,18 +126,26 @@ class Controller:
             _AFTER_MAKING_SECONDS if has_made_pods else None,
             held or None,
             plan.requeue_after,
+            *[await self._delete_job(key, job, each) for each in plan.delete if each.kind == JOBS],
         ]
         return min((wait for wait in waits if wait is not None), default=None)
 
-    async def _delete(self, key: Key, job: JobView, deletions: Sequence[Deletion]) -> bool:
-        """Delete these objects; whether one of them is gone already, or there is something new to say about
-        it. That this operator may not delete the job itself is said on the job."""
+    async def _delete_job(self, key: Key, job: JobView, deletion: Deletion) -> float | None:
+        """Delete the job, in the state in which its time was over: somebody may have raised it since. That
+        this operator may not delete it is said on the job. Returns in how many seconds to plan again."""
+        exactly = replace(deletion, resource_version=job.resource_version)
         try:
-            return await delete_objects(self._client, self._cache, job, deletions)
-        except errors.Forbidden as error:
-            if all(deletion.kind != JOBS for deletion in deletions):
-                raise
-            return self._state.mark_undeletable(key, str(error))
+            is_gone = await delete_objects(self._client, self._cache, job, [exactly])
+        except errors.Conflict:
+            try:
+                await self._take_in_newer(job)
+            except errors.NotFound:
+                return None  # the watch event of its deletion is still to come
+            return self._state.remember_conflict(key, chance=self._chance())
+        except (errors.Forbidden, errors.Invalid) as error:
+            is_news = self._state.mark_undeletable(key, str(error))
+            return _AT_ONCE if is_news else _DELETE_AGAIN_SECONDS
+        return _AT_ONCE if is_gone else None
 
     def _is_news(self, job: JobView, status: GRPOJobStatus) -> bool:
         """Whether the stored status would be another one once this is written."""
@@ -197,18 +210,23 @@ class Controller:
         except (errors.NotFound, errors.Conflict):
             log.debug("%s/%s is gone", *key)
 
-    async def _write_status(self, job: JobView, status: GRPOJobStatus) -> bool:
-        """False when the job has changed since it was observed; the cache then holds its newer state.
+    async def _write_status(self, job: JobView, status: GRPOJobStatus) -> JobView | None:
+        """The job at the version that this has made of it; None when it has changed since it was observed,
+        and the cache then holds its newer state.
 
         Raises NotFound when the job is gone, and VersionsWentBack.
         """
         try:
-            await write_status(self._client, self._cache, job, status)
+            written = await write_status(self._client, self._cache, job, status)
         except errors.Conflict:
-            log.debug("%s/%s has changed since it was observed: reconciled again", job.namespace, job.name)
-            newer = await self._client.get(JOBS, job.namespace, job.name)
-            if newer["metadata"]["uid"] == job.uid:
-                errors.require_no_step_back(version_of(newer), known=int(job.resource_version))
-            self._cache.put(JOBS, newer)
-            return False
-        return True
+            await self._take_in_newer(job)
+            return None
+        return replace(job, resource_version=written["metadata"]["resourceVersion"])
+
+    async def _take_in_newer(self, job: JobView) -> None:
+        """Read a job that has changed since it was observed. Raises NotFound and VersionsWentBack."""
+        log.debug("%s/%s has changed since it was observed: reconciled again", job.namespace, job.name)
+        newer = await self._client.get(JOBS, job.namespace, job.name)
+        if newer["metadata"]["uid"] == job.uid:
+            errors.require_no_step_back(version_of(newer), known=int(job.resource_version))
+        self._cache.put(JOBS, newer)

@@ -84,6 +84,16 @@ def test_the_operator_gets_rights_on_the_pod_groups_that_the_values_name_and_on_
 
 
 @pytest.mark.parametrize("scope", [(), ("--set", "watch.allNamespaces=true")])
+@pytest.mark.parametrize("may_delete", [True, False])
+def test_the_operator_may_delete_jobs_unless_the_values_say_no(scope: tuple[str, ...], *, may_delete: bool):
+    chosen = () if may_delete else ("--set", "deleteExpiredJobs=false")
+    made = objects(*scope, *chosen, "--set", "userRoles.create=false")
+    rules = [rule for item in made for rule in item.get("rules", ()) if "grpojobs" in rule["resources"]]
+    assert rules[0]["verbs"] == ["get", "list", "watch", *(["delete"] if may_delete else [])]
+    assert len(rules) == 1
+
+
+@pytest.mark.parametrize("scope", [(), ("--set", "watch.allNamespaces=true")])
 def test_the_operator_gets_rights_of_kueue_only_where_it_is_switched_on(scope: tuple[str, ...]):
     def rights(*arguments: str) -> dict[tuple[str, str], set[str]]:
         made = objects(*scope, *arguments, "--set", "userRoles.create=false")

@@ -170,11 +170,23 @@ class FakeApiServer(Client):
         return self._store(kind, {**found, **given, "metadata": found["metadata"] | meta})
 
     async def delete(
-        self, kind: Kind, namespace: str, name: str, *, uid: str, grace_seconds: int | None = None
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        *,
+        uid: str,
+        resource_version: str = "",
+        grace_seconds: int | None = None,
     ) -> KubeObject | None:
         self._know(kind)
         found = self._objects.get((kind, name))
-        if found is None or found["metadata"]["uid"] != uid:
+        if found is None:
+            return None
+        meta = found["metadata"]
+        if resource_version and (meta["uid"], meta["resourceVersion"]) != (uid, resource_version):
+            raise errors.Conflict(f'Operation cannot be fulfilled on {kind.plural} "{name}": Precondition')
+        if meta["uid"] != uid:
             return None
         self._meet_refusal(kind, name)
         if kind == PODS and found["spec"].get("nodeName"):  # its kubelet has to end it first

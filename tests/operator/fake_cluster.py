@@ -162,6 +162,8 @@ class FakeCluster:
         self.now = NOW
         self.spec = None if problem else (job_spec or spec())
         self.problem = problem
+        self.unread_suspend: bool | None = None
+        """`spec.suspend` while the rest of the spec cannot be read."""
         self.generation = 1
         self.is_deleting = False
         self.accepted_loss = ""
@@ -224,6 +226,7 @@ class FakeCluster:
             is_deleting=self.is_deleting,
             spec=self.spec,
             problem=self.problem,
+            suspend=self.spec.suspend if self.spec else self.unread_suspend,
             status=self.status,
             accepted_loss=self.accepted_loss,
             finalizers=self.finalizers,

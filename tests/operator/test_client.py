@@ -159,6 +159,16 @@ async def test_a_deletion_carries_the_uid_and_an_object_that_is_gone_or_another_
     assert sent is not None and sent["preconditions"] == {"uid": "u1"}
 
 
+async def test_a_deletion_of_one_state_meets_a_conflict_where_there_is_another(
+    client: Client, server: FakeApiServer
+):
+    server.status, server.body = 409, {"reason": "Conflict", "message": "the ResourceVersion differs"}
+    with pytest.raises(errors.Conflict, match="ResourceVersion"):
+        await client.delete(JOBS, "default", "copy", uid="u1", resource_version="7")
+    sent = server.seen[0][2]
+    assert sent is not None and sent["preconditions"] == {"uid": "u1", "resourceVersion": "7"}
+
+
 async def test_a_status_is_applied_as_our_field_manager(client: Client, server: FakeApiServer):
     await client.apply(JOBS, "default", {"metadata": {"name": "copy"}}, subresource="status")
     method, path, _ = server.seen[0]

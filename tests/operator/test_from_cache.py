@@ -13,7 +13,7 @@ from grpo_operator.children.gangs import GANG_SCHEDULERS, pod_group
 from grpo_operator.children.workloads import Place, job_workload
 from grpo_operator.cluster.kinds import JOBS, PODS, WORKLOADS
 from grpo_operator.observe.cache import Cache
-from grpo_operator.observe.from_cache import job_and_pods, observe
+from grpo_operator.observe.from_cache import job_and_pods, job_view, observe
 from grpo_operator.observe.observed import OtherJob, PodSetView, Remembered
 from grpo_operator.observe.process_state import ProcessState
 from grpo_operator.plan.termination import explain_termination
@@ -73,6 +73,14 @@ async def test_an_image_that_is_missing_or_no_runtime_image_is_blamed_on_what_na
     assert view.start_problem is not None and view.last_termination is not None
     assert f"{named_by} right" in view.start_problem.message
     assert f"{named_by} a runtime image?" in explain_termination(view.last_termination).message
+
+
+@pytest.mark.parametrize(("suspend", "found"), [(True, True), (False, False), (None, None), ("no", None)])
+def test_suspend_is_read_also_where_the_rest_of_the_spec_cannot_be(suspend: object, found: bool | None):
+    given = {"newer": 1} | ({} if suspend is None else {"suspend": suspend})
+    job = a_job(spec=spec().to_object() | given)
+    view = job_view(job | {"metadata": job["metadata"] | {"resourceVersion": "1"}})
+    assert (view.spec, view.suspend) == (None, found)
 
 
 def test_the_workloads_of_a_job_are_found_although_it_does_not_control_them():

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 from grpo_api.contract.progress import TrainerState
+from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, Phase
 
 from .fake_cluster import NOW, FakeCluster, report, spec, termination, termination_message
@@ -112,3 +113,63 @@ def test_a_deadline_that_is_raised_in_time_is_the_one_that_counts():
     cluster.spec = spec(**LIMITED | {"activeDeadlineSeconds": 2 * DEADLINE})
     assert late(cluster).status.phase is Phase.RUNNING
     assert cluster.running() != []
+
+
+def test_whatever_happens_once_the_deadline_is_over_the_job_fails_by_it():
+    """Another operator, or this one after its clock was set, is earlier; somebody raises the field, or has the
+    job suspended."""
+    cluster = late(training())
+    cluster.spec = spec(**LIMITED | {"activeDeadlineSeconds": 2 * DEADLINE})
+    suspend(cluster)
+    late(cluster, seconds=DEADLINE - 3)
+    gone = cluster.pod("trainer-a1-0")
+    cluster.change(gone, disruption=ReasonMessage("PodDeleted", "it was deleted"))
+    cluster.settle()
+    assert (cluster.status.phase, cluster.status.attempt) == (Phase.RUNNING, 1)
+    cluster.vanish_deleted()
+    cluster.settle()
+    assert (cluster.status.phase, cluster.status.disruptions) == (Phase.FAILED, 0)
+    failed = cluster.condition(ConditionType.FAILED)
+    assert failed.message.startswith("the job has been active for longer than activeDeadlineSeconds (3600)")
+    assert (cluster.status.stopping, cluster.status.suspension) == (None, None)
+
+
+def test_the_decision_is_in_status_before_a_pod_is_deleted():
+    cluster = training()
+    cluster.now = NOW + timedelta(seconds=DEADLINE)
+    plan = cluster.plan()
+    assert plan.status.stopping is not None and plan.status.stopping.since == cluster.now
+    assert len(plan.delete) == 3
+
+
+def lose_the_stored_spec(cluster: FakeCluster) -> None:
+    cluster.stored_spec, cluster.spec = None, spec(**LIMITED, algorithm={"steps": 99})
+
+
+def test_the_deadline_holds_for_a_job_that_is_left_alone():
+    cluster = training()
+    lose_the_stored_spec(cluster)
+    cluster.settle()
+    assert cluster.condition(ConditionType.READY).reason == "RevisionLost"
+    assert cluster.plan().requeue_after == DEADLINE
+    late(cluster)
+    assert cluster.running() == []
+    assert cluster.condition(ConditionType.READY).reason == "ActiveDeadlineExceeded"
+    cluster.vanish_deleted()
+    cluster.settle()
+    assert cluster.status.phase is Phase.FAILED
+
+
+def test_what_the_job_ran_may_be_lost_while_its_pods_end():
+    cluster = late(training())
+    lose_the_stored_spec(cluster)
+    cluster.vanish_deleted()
+    cluster.settle()
+    assert cluster.condition(ConditionType.FAILED).reason == "ActiveDeadlineExceeded"
+
+
+def test_no_clock_runs_before_a_job_begins():
+    cluster = FakeCluster(spec(**LIMITED, scheduling={"gang": "Volcano"}))
+    late(cluster, seconds=2 * DEADLINE)
+    assert cluster.condition(ConditionType.READY).reason == "NotPermitted"
+    assert (cluster.plan().requeue_after, cluster.status.stopping) == (None, None)

@@ -76,11 +76,15 @@ def test_a_time_that_is_set_after_the_end_counts_from_the_end():
     assert cluster.is_gone
 
 
-def test_a_job_whose_spec_cannot_be_read_stays():
+def test_a_job_whose_spec_cannot_be_read_stays_and_says_so():
     cluster = ended()
     cluster.spec, cluster.problem, cluster.now = None, "spec.new: unknown", NOW + timedelta(days=3)
     cluster.settle()
     assert not cluster.is_gone
+    assert cluster.status.notes == (
+        "whether ttlSecondsAfterFinished is to delete this job is not known, because its spec cannot be read: "
+        "spec.new: unknown"
+    )
 
 
 def test_a_job_that_a_gitops_controller_tracks_stays_and_says_so():

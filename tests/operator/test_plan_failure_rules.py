@@ -170,6 +170,25 @@ def test_a_git_that_puts_the_field_back_ends_no_suspension_of_a_rule():
     assert cluster.status.phase is Phase.SUSPENDED
 
 
+@pytest.mark.parametrize("suspend_was", [None, False])
+def test_what_a_rule_suspends_while_the_spec_cannot_be_read_lasts_until_somebody_changes_suspend(
+    suspend_was: bool | None,
+):
+    cluster = job({"action": "Suspend"}, **({} if suspend_was is None else {"suspend": suspend_was}))
+    live = cluster.spec
+    cluster.stored_spec, cluster.spec, cluster.problem = live, None, "spec.new: unknown"
+    cluster.unread_suspend = suspend_was
+    fail(cluster)
+    cluster.spec, cluster.problem = live, ""
+    cluster.settle()
+    assert cluster.status.phase is Phase.SUSPENDED, "nobody has changed spec.suspend"
+    said = "true and then to false" if suspend_was is False else "false"
+    assert f"until you set spec.suspend to {said}: " in cluster.condition(ConditionType.SUSPENDED).message
+    with_suspend(cluster, True).settle()
+    resume(cluster).settle()
+    assert counted(cluster) == (Phase.STARTING, 2, 0, 0)
+
+
 def test_the_event_is_a_warning():
     cluster = job({"action": "Suspend"})
     said = termination_message(1, "UnexpectedError", BOOM)

@@ -115,6 +115,15 @@ def test_a_group_goes_although_the_operator_no_longer_knows_what_the_job_runs():
     assert groups(cluster) == []
 
 
+def test_the_groups_of_a_job_that_is_left_alone_go_with_their_pods():
+    cluster = a_cluster().start()
+    cluster.spec, cluster.problem, cluster.stored_spec = None, "of another release", None
+    cluster.vanish(cluster.pod("rollout-0-i0"), cluster.pod("rollout-0-i0-1"))
+    cluster.settle()
+    assert cluster.condition(ConditionType.READY).reason == "SchemaSkew"
+    assert groups(cluster) == ["engine-1-i0", "trainer-a1"]
+
+
 def test_a_group_that_somebody_deletes_is_made_again_while_its_pods_are_there():
     cluster = a_cluster().start()
     del cluster.pod_groups[cluster.pod("trainer-a1")]

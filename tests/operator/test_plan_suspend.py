@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from grpo_api.contract.progress import TrainerState
-from grpo_api.contract.reasons import ReasonMessage
+from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, Phase
 from grpo_operator.observe.process_state import ProcessState
 from grpo_operator.plan.draft import EventDraft
@@ -303,6 +303,19 @@ def test_a_pod_that_is_evicted_at_the_same_time_is_no_disruption():
     cluster.change(cluster.pod("trainer-a1-0"), disruption=ReasonMessage("Evicted", "low on memory"))
     suspend(cluster).settle()
     assert (cluster.status.attempt, cluster.status.disruptions) == (1, 0)
+
+
+def test_a_failure_from_before_the_suspension_is_in_the_status_and_is_not_counted():
+    cluster = training()
+    said = termination_message(1, Reason.GPU_OUT_OF_MEMORY, "out of memory")
+    cluster.end(cluster.pod("trainer-a1-0"), termination(1, said))
+    suspend(cluster).settle()
+    failure = cluster.status.last_failure
+    assert failure is not None
+    assert (failure.pod, failure.exit_code) == (cluster.pod("trainer-a1-0"), 1)
+    assert failure.message.startswith("out of memory; these fields can be changed in a new job only")
+    assert cluster.status.micro_batch_tokens is not None, "the next attempt would run out of it too"
+    assert (cluster.status.phase, cluster.status.restarts) == (Phase.SUSPENDED, 0)
 
 
 def test_a_spec_that_cannot_be_read_changes_nothing_about_a_suspension():

@@ -14,9 +14,15 @@ from grpo_operator.observe.tracking import is_mark, tracked_by
         ({}, {"argocd.argoproj.io/instance": "app"}, "Argo CD"),
         ({"kustomize.toolkit.fluxcd.io/name": "jobs"}, {}, "Flux"),
         ({"helm.toolkit.fluxcd.io/name": "jobs"}, {}, "Flux"),
-        # of Helm, Kustomize and people too
-        ({"app.kubernetes.io/instance": "app"}, {}, ""),
-        ({"app.kubernetes.io/instance": "app"}, {"argocd.argoproj.io/sync-wave": "1"}, "Argo CD"),
+        # of Argo CD before version 3, and of Helm, Kustomize and people, of which Helm says so
+        ({"app.kubernetes.io/instance": "app"}, {}, "Argo CD"),
+        ({"app.kubernetes.io/instance": "app", "app.kubernetes.io/managed-by": "Helm"}, {}, "Argo CD"),
+        ({"app.kubernetes.io/instance": "app"}, {"meta.helm.sh/release-name": "app"}, ""),
+        (
+            {"app.kubernetes.io/instance": "app"},
+            {"meta.helm.sh/release-name": "app", "argocd.argoproj.io/sync-wave": "1"},
+            "Argo CD",
+        ),
         ({}, {"argocd.argoproj.io/sync-wave": "1"}, ""),
         ({"app.kubernetes.io/managed-by": "Helm"}, {"meta.helm.sh/release-name": "app"}, ""),
     ],

@@ -48,7 +48,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "grpo-operator.rules" -}}
 - apiGroups: [grpo.dev]
   resources: [grpojobs]
-  verbs: [get, list, watch, delete]
+  verbs: [get, list, watch{{ if .Values.deleteExpiredJobs }}, delete{{ end }}]
 - apiGroups: [grpo.dev]
   resources: [grpojobs/status]
   verbs: [patch]

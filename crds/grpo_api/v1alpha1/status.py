@@ -162,6 +162,17 @@ class Suspension(ApiModel):
     """`spec.suspend` when a rule suspended the job. Another value ends that."""
 
 
+class Stopping(ApiModel):
+    """That the job fails once its pods have ended, and why."""
+
+    since: datetime
+    """When that was decided."""
+    reason: ShortText
+    """The cause in one CamelCase word."""
+    message: Message = ""
+    """The cause in a sentence."""
+
+
 class QueueStatus(ApiModel):
     """How Kueue knows the job."""
 
@@ -272,6 +283,9 @@ class GRPOJobStatus(ApiModel):
     """The newest suspension of the job."""
     suspended_seconds: int = 0
     """How long earlier suspensions took in total."""
+    stopping: Stopping | None = None
+    """That the job is past `activeDeadlineSeconds`, and fails once its pods have saved a checkpoint and ended.
+    Nothing takes that back. Absent before that, and once the job has ended."""
     queue: QueueStatus | None = None
     """How Kueue knows the job. Absent without a queue."""
     given_back: int = 0

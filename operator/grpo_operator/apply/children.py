@@ -32,7 +32,7 @@ _WRITES_IN_FLIGHT = 16
 
 async def delete_objects(client: Client, cache: Cache, job: JobView, deletions: Iterable[Deletion]) -> bool:
     """Delete exactly these objects. Returns whether one of them is gone already: a watch that begins later
-    does not show that."""
+    does not show that. Raises Conflict when one is no longer in the state in which it is to be deleted."""
     is_one_gone = False
     for deletion in deletions:
         log.info("%s/%s: deleting %s %s", job.namespace, job.name, deletion.kind.name, deletion.name)
@@ -41,6 +41,7 @@ async def delete_objects(client: Client, cache: Cache, job: JobView, deletions: 
             job.namespace,
             deletion.name,
             uid=deletion.uid,
+            resource_version=deletion.resource_version,
             grace_seconds=deletion.grace_seconds,
         )
         if left is not None:

@@ -19,12 +19,12 @@ def stored_status(job: JobView) -> KubeObject:
     return job.status.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
-async def write_status(client: Client, cache: Cache, job: JobView, status: GRPOJobStatus) -> None:
+async def write_status(client: Client, cache: Cache, job: JobView, status: GRPOJobStatus) -> KubeObject:
     """Server-side apply of the status, on the very object and state it was planned from, without what the CRD
     of the cluster lacks. Fields already stored that the schema lacks are kept: to leave them out would
     remove them, because the operators of all releases write under one field manager.
 
-    Raises Conflict when the job has changed since, NotFound when it is gone.
+    Returns the job as it is then. Raises Conflict when the job has changed since, NotFound when it is gone.
     """
     schema, shown = cache.served_schema, stored_status(job)
     if schema.is_older_than(shown):
@@ -41,9 +41,11 @@ async def write_status(client: Client, cache: Cache, job: JobView, status: GRPOJ
         },
         "status": schema.fit_object(status, shown=shown),
     }
-    cache.put(JOBS, await client.apply(JOBS, job.namespace, body, subresource="status"))
+    written = await client.apply(JOBS, job.namespace, body, subresource="status")
+    cache.put(JOBS, written)
     if (status.phase, status.attempt) != (job.status.phase, job.status.attempt):
         log.info("%s/%s is %s, attempt %d", job.namespace, job.name, status.phase.value, status.attempt)
+    return written
 
 
 async def write_schema_skew(

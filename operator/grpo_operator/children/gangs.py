@@ -157,8 +157,9 @@ def pod_group(
     return Child(scheduler.kind, body)
 
 
-def awaking(group: Child, *, now: datetime) -> Child:
-    """The same PodGroup, written anew: its scheduler tries all of its pods again when it changes."""
+def woken(group: Child, *, now: datetime) -> Child:
+    """The same PodGroup with the time as an annotation: its scheduler tries all of its pods again when it
+    changes."""
     metadata = group.body["metadata"]
     annotations = {**metadata.get("annotations", {}), labels.WOKEN_AT: f"{now:{WOKEN_AT_FORMAT}}"}
     body = {**group.body, "metadata": {**metadata, "annotations": annotations}}

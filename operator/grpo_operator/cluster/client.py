@@ -152,19 +152,32 @@ class Client:
         return await self._request("POST", kind.path(namespace), query=query, body=body)
 
     async def delete(
-        self, kind: Kind, namespace: str, name: str, *, uid: str, grace_seconds: int | None = None
+        self,
+        kind: Kind,
+        namespace: str,
+        name: str,
+        *,
+        uid: str,
+        resource_version: str = "",
+        grace_seconds: int | None = None,
     ) -> KubeObject | None:
         """Delete exactly the object with this uid. It is no error when it is gone, or when another has its
         name. `grace_seconds` is how long a pod may take to end, if not what its spec says.
 
-        Returns the object while it is being deleted; None when it is gone.
+        Returns the object while it is being deleted; None when it is gone. With `resource_version`, Conflict
+        when it has changed since, or when another has its name.
         """
-        options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}} | (
+        exactly = {"uid": uid} | ({"resourceVersion": resource_version} if resource_version else {})
+        options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": exactly} | (
             {} if grace_seconds is None else {"gracePeriodSeconds": grace_seconds}
         )
         try:
             left = await self._request("DELETE", kind.path(namespace, name), body=options)
-        except (errors.NotFound, errors.Conflict):
+        except errors.NotFound:
+            return None
+        except errors.Conflict:
+            if resource_version:
+                raise
             return None
         return left if _is_going(left.get("metadata", {})) else None
 

@@ -209,6 +209,7 @@ def job_view(item: KubeObject) -> JobView:
         accepted_loss=annotations.get(labels.ACCEPTED_LOSS, ""),
         queue_label=labels_of_job.get(labels.QUEUE_NAME, ""),
         priority_label=labels_of_job.get(labels.PRIORITY_CLASS, ""),
+        suspend=_suspend(item.get("spec") or {}),
         tracked_by=tracked_by(labels=labels_of_job, annotations=annotations),
     )
 
@@ -216,6 +217,12 @@ def job_view(item: KubeObject) -> JobView:
 def is_managed_elsewhere(item: KubeObject) -> bool:
     """Whether another controller is responsible for a job. Its spec and status need not be readable here."""
     return (item.get("spec") or {}).get("managedBy") not in (None, MANAGED_BY_US)
+
+
+def _suspend(spec: KubeObject) -> bool | None:
+    """A schema of another release may have made something else of it."""
+    found = spec.get("suspend")
+    return found if isinstance(found, bool) else None
 
 
 def _spec(data: Any) -> tuple[GRPOJobSpec | None, str]:

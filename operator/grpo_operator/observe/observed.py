@@ -36,6 +36,8 @@ class JobView:
     """The queue that its label names."""
     priority_label: str = ""
     """The priority class that its label names."""
+    suspend: bool | None = None
+    """`spec.suspend`, also where the rest of the spec cannot be read; None where it is absent."""
     tracked_by: str = ""
     """The GitOps controller that would create it again if it were deleted; empty where none would."""
 

@@ -14,7 +14,7 @@ from grpo_operator.observe.observed import Observed
 from grpo_operator.permissions import NO_PERMISSIONS, Permissions
 from grpo_operator.plan.draft import Draft, Plan, Policy, Stage
 from grpo_operator.plan.events import events_of
-from grpo_operator.plan.policies.active_deadline import fail_without_pods, keep_active_deadline
+from grpo_operator.plan.policies.active_deadline import fail_without_pods, keep_active_deadline, stop
 from grpo_operator.plan.policies.beginning import require_network_policy, require_permission
 from grpo_operator.plan.policies.completion import complete_when_done
 from grpo_operator.plan.policies.conditions import write_conditions
@@ -74,17 +74,18 @@ def life_cycle(
         (suspend, during(new, left_alone)),
         # what this job runs, written down once
         (begin(runtime_image), during(new)),
-        (keep_snapshot, during(active, held_back, suspended, ended)),
+        (keep_snapshot, during(active, held_back, suspended, stopping, ended)),
         # one build of the image for all pods of the run
         (pin_image, during(active, held_back)),
         # the trainer's newest numbers
-        (fold_progress, during(left_alone, active, suspended)),
+        (fold_progress, during(left_alone, active, suspended, stopping)),
         # pod 0 has done every step
-        (complete_when_done, during(left_alone, active, held_back, suspended)),
+        (complete_when_done, during(left_alone, active, held_back, suspended, stopping)),
         # a person, a queue or a rule has the job wait without pods; no clock runs
         (suspend, during(left_alone, active, held_back, suspended)),
         # a job that has taken too long ends, and its pods save what they have
-        (keep_active_deadline, during(active, held_back)),
+        (keep_active_deadline, during(left_alone, active, held_back)),
+        (stop, during(stopping)),
         # one lost trainer pod ends the attempt, and so does a stalled trainer
         (end_attempt_on_failure, during(active, held_back)),
         # an attempt gets to its first step in time
@@ -105,7 +106,7 @@ def life_cycle(
         # rollout pods once the gang has nodes, replaced at once
         (keep_replicas, during(active)),
         # pods that come together have a group before they are there
-        (keep_pod_groups, during(active, held_back, suspended, stopping, ended)),
+        (keep_pod_groups, during(left_alone, active, held_back, suspended, stopping, ended)),
         # what Kueue knows of the job, and what it gives back
         (keep_workloads(runtime_image), during(active, held_back, suspended, ended, deleted)),
         # what pods need comes before them

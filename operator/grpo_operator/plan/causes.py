@@ -12,8 +12,8 @@ from grpo_api.contract.endpoints import TRAINER_CONTAINER
 from grpo_api.contract.environment import Role
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.reasons import Reason, ReasonMessage
-from grpo_api.judge.attempts import acting_rule
-from grpo_api.judge.causes import Cause, Precedence, cause_of, certain, disruption
+from grpo_api.judge.attempts import acting_rule, lowered_budget
+from grpo_api.judge.causes import Cause, Precedence, cause_of, certain, disruption, first_cause
 from grpo_api.judge.clocks import has_begun, stalled
 from grpo_api.judge.engines import NO_ENGINE_SECONDS, EngineAbsence, errors_end_job
 from grpo_api.v1alpha1.spec import FailedRole, FailureAction, FailureRule
@@ -23,7 +23,7 @@ from grpo_operator.observe.observed import ContainerTermination, EngineView, Obs
 from grpo_operator.plan.blockers import is_unready_since
 from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.facts import AttemptFacts, FirstStep, has_reported
-from grpo_operator.plan.last_failure import PodRef
+from grpo_operator.plan.last_failure import PodRef, last_failure, with_advice
 from grpo_operator.plan.queue import may_have_engine
 from grpo_operator.plan.termination import end_of
 from grpo_operator.plan.without_progress import has_worked
@@ -47,7 +47,7 @@ def causes_of(draft: Draft, observed: Observed) -> list[Cause[PodRef]]:
     have_met = has_reported(draft.status, attempt=facts.attempt)
     return [
         *of_engines,
-        *_ends_with_a_rule(draft, observed),
+        *_engines_that_a_rule_is_about(draft, observed),
         *_failed_pods(draft),
         *_vanished_pods(draft.snapshot.names.trainer(attempt=facts.attempt, index=i) for i in missing),
         *([] if have_met else _other_builds(facts.gang.values(), draft.status)),
@@ -62,6 +62,31 @@ def rule_about(cause: Cause[PodRef], draft: Draft) -> FailureRule | None:
     if role is Role.ROLLOUT and cause.exit_code != ExitCode.USER_ERROR:
         rules = _of_rollout(rules)
     return acting_rule(rules, cause, role=role.value if role else "", attempt=draft.facts.attempt)
+
+
+def advised(cause: Cause[PodRef], draft: Draft) -> Cause[PodRef]:
+    """The cause with what a person can do in its message."""
+    return replace(cause, why=with_advice(cause.why, draft.status, snapshot=draft.snapshot))
+
+
+def with_failure(draft: Draft, cause: Cause[PodRef]) -> Draft:
+    """The draft with the cause as its last failure, and with less memory for the next attempt where the cause
+    is that there was not enough."""
+    failure = last_failure(
+        cause.why, attempt=draft.status.attempt, pod=cause.ended, exit_code=cause.exit_code
+    )
+    draft = draft.with_status(last_failure=failure)
+    if not cause.consequence.lowers_budget:
+        return draft
+    budget = lowered_budget(draft.snapshot.config.micro_batch_tokens)
+    return draft.with_status(micro_batch_tokens=budget)
+
+
+def with_failure_so_far(draft: Draft, observed: Observed) -> Draft:
+    """The draft with what is wrong with the attempt now as its last failure; the same where nothing is. It is
+    for an attempt that ends for another reason: nothing follows from the failure."""
+    cause = first_cause(causes_of(draft, observed))
+    return with_failure(draft, advised(cause, draft)) if cause else draft
 
 
 def wake_for_causes(draft: Draft, observed: Observed, now: datetime) -> Draft:
@@ -218,7 +243,7 @@ def _errors_of_engines(draft: Draft, observed: Observed) -> _Ends:
     ]
 
 
-def _ends_with_a_rule(draft: Draft, observed: Observed) -> list[Cause[PodRef]]:
+def _engines_that_a_rule_is_about(draft: Draft, observed: Observed) -> list[Cause[PodRef]]:
     """Engines that have ended, of which a rule of failurePolicy with the role rollout says that they end the
     attempt. Any other engine is only started again. Nothing else is waited for, as no trainer pod has
     failed."""

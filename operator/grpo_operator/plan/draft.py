@@ -44,6 +44,8 @@ class Stage(StrEnum):
             return cls.ENDED
         if job.status.attempt == 0:
             return cls.NEW
+        if job.status.stopping is not None:
+            return cls.STOPPING
         if job.status.is_suspended:
             return cls.SUSPENDED
         return cls.HELD_BACK if job.status.is_held_back else cls.ACTIVE
@@ -58,6 +60,8 @@ class Deletion:
     uid: str
     grace_seconds: int | None = None
     """How long a pod may take to end; None for what its spec says."""
+    resource_version: str = ""
+    """The state in which to delete it; empty for any."""
 
 
 @dataclass(frozen=True)

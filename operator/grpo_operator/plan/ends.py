@@ -53,7 +53,7 @@ def _ended(draft: Draft, observed: Observed, now: datetime, why: ReasonMessage, 
         state = ConditionState(is_met, why.reason, why.message)
         status = with_condition(status, kind, state, generation=observed.job.generation, now=now)
     phase = Phase.SUCCEEDED if is_success else Phase.FAILED
-    changes = {"phase": phase, "completion_time": now, "waiting_for_room": None}
+    changes = {"phase": phase, "completion_time": now, "waiting_for_room": None, "stopping": None}
     changes |= ended_suspension(status, now)
     return replace(draft, status=status.model_copy(update=changes), stage=Stage.ENDED)
 

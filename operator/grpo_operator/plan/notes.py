@@ -15,25 +15,38 @@ def notes_of(draft: Draft, observed: Observed) -> str:
     """What this operator has to note: it cannot read the live spec and continues with its snapshot, the CRD
     of the cluster is too old, or a job that has ended is not deleted although it should be."""
     if draft.stage is Stage.ENDED:
-        undeletable, job = observed.remembered.undeletable, observed.job
-        of_rights = ""
-        if undeletable and ttl_seconds_of(job, draft.status) is not None:
-            field = _ttl_field(job, draft.status)
-            of_rights = f"this operator may not delete the job, as {field} has it: {undeletable}"
-        return (why_not_deleted(job, draft.status) or of_rights)[:LONGEST_MESSAGE]
+        return _note_at_end(draft, observed)[:LONGEST_MESSAGE]
     problem = observed.job.problem if draft.known_snapshot is not None else ""
     of_spec = f"changes to the spec are not followed, because it cannot be read: {problem}" if problem else ""
     return "; ".join(filter(None, (of_spec, observed.crd_problem)))[:LONGEST_MESSAGE]
 
 
+def _note_at_end(draft: Draft, observed: Observed) -> str:
+    """Why a job that has ended is not deleted; empty where it is, or where it is not to be."""
+    job, refusal = observed.job, observed.remembered.undeletable
+    if job.problem:
+        return (
+            "whether ttlSecondsAfterFinished is to delete this job is not known, because its spec cannot be "
+            f"read: {job.problem}"
+        )
+    if ttl_seconds_of(job, draft.status) is None:
+        return ""
+    of_rights = (
+        f"this operator may not delete the job, as {_ttl_field(job, draft.status)} has it; its administrator "
+        f"gives it the right with deleteExpiredJobs=true of the chart: {refusal}"
+    )
+    return why_not_deleted(job, draft.status) or (of_rights if refusal else "")
+
+
 def why_not_deleted(job: JobView, status: GRPOJobStatus) -> str:
-    """Why `ttlSecondsAfterFinished` does not delete a job that has ended so; empty where it does, or where it
-    is not set."""
+    """Why a GitOps controller keeps `ttlSecondsAfterFinished` from deleting a job that has ended so; empty
+    where none does, or where the field is not set."""
     if not job.tracked_by or ttl_seconds_of(job, status) is None:
         return ""
     return (
         f"{_ttl_field(job, status)} does not delete this job, because {job.tracked_by} tracks it and would "
-        "create it again, and train again: delete it where its manifest is, such as in Git"
+        "create it again, and train again: delete it where its manifest is, such as in Git, or if nothing "
+        "tracks it remove that label or annotation"
     )
 
 

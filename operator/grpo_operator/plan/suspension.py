@@ -20,32 +20,35 @@ _LONGEST_MESSAGE = 4096
 def why_suspended(observed: Observed, status: GRPOJobStatus) -> ReasonMessage | None:
     """Why the job is to be suspended; None where it is not. While its spec cannot be read it stays as it
     is."""
-    spec, known = observed.job.spec, status.suspension if status.is_suspended else None
-    if spec is not None and spec.suspend:
+    job, current = observed.job, _current(status)
+    if job.spec is not None and job.suspend:
         return ReasonMessage(Reason.SUSPENDED, "spec.suspend is true")
-    if known is not None:
-        is_by_rule = known.reason == Reason.SUSPENDED_BY_RULE
-        if spec is None or (is_by_rule and spec.suspend == known.spec_suspend):
-            return ReasonMessage(known.reason, known.message)
+    if current is not None:
+        is_by_rule = current.reason == Reason.SUSPENDED_BY_RULE
+        if job.spec is None or (is_by_rule and job.suspend == current.spec_suspend):
+            return ReasonMessage(current.reason, current.message)
     return why_not_admitted(observed, status)
 
 
 def suspended(draft: Draft, observed: Observed, now: datetime, why: ReasonMessage) -> Draft:
     """The draft of a job that is suspended. Its attempt is over: what it waited for is forgotten, and the
     attempt after it waits anew."""
-    known = draft.status.suspension if draft.status.is_suspended else None
-    spec = observed.job.spec
-    is_by_rule = why.reason == Reason.SUSPENDED_BY_RULE
+    job, current = observed.job, _current(draft.status)
     suspension = Suspension(
-        since=known.since if known else now,
+        since=current.since if current else now,
         reason=why.reason,
         message=why.message[:_LONGEST_MESSAGE],
-        spec_suspend=spec.suspend if spec is not None and is_by_rule else None,
+        spec_suspend=job.suspend if why.reason == Reason.SUSPENDED_BY_RULE else None,
     )
-    if known is not None and spec is None:
-        suspension = known
+    if current is not None and job.spec is None:
+        suspension = current
     draft = draft.with_status(suspension=suspension, waiting_for_room=None, starting_since=None)
     return replace(draft, stage=Stage.SUSPENDED, left_alone=None, without_pods=why)
+
+
+def _current(status: GRPOJobStatus) -> Suspension | None:
+    """The suspension that lasts; None where the job is not suspended."""
+    return status.suspension if status.is_suspended else None
 
 
 def ended_suspension(status: GRPOJobStatus, now: datetime) -> dict[str, object]:

@@ -5,16 +5,16 @@ from dataclasses import replace
 from datetime import datetime
 
 from grpo_api.contract.reasons import Reason, ReasonMessage
-from grpo_api.judge.attempts import lowered_budget, why_final, with_rule
+from grpo_api.judge.attempts import why_final, with_rule
 from grpo_api.judge.causes import Cause, Precedence, first_cause
 from grpo_api.v1alpha1.spec import FailureAction, FailureRule
 from grpo_api.v1alpha1.status import ConditionType, Phase
 from grpo_operator.observe.observed import Observed
-from grpo_operator.plan.causes import causes_of, rule_about, wake_for_causes
+from grpo_operator.plan.causes import advised, causes_of, rule_about, wake_for_causes, with_failure
 from grpo_operator.plan.conditions import ConditionState, with_condition
 from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.ends import failed
-from grpo_operator.plan.last_failure import PodRef, last_failure, with_advice
+from grpo_operator.plan.last_failure import PodRef
 from grpo_operator.plan.suspension import suspended
 from grpo_operator.plan.without_progress import with_end, without_progress
 
@@ -29,7 +29,6 @@ def end_attempt_on_failure(draft: Draft, observed: Observed, now: datetime) -> D
     What follows from a cause, and whether it counts, is decided by the first rule of failurePolicy that is
     about it, and else in `grpo_api.judge`.
     """
-    snapshot = draft.snapshot
     cause = first_cause(causes_of(draft, observed))
     if cause is None:
         return wake_for_causes(draft, observed, now)
@@ -38,24 +37,19 @@ def end_attempt_on_failure(draft: Draft, observed: Observed, now: datetime) -> D
         return draft.waking_after(wait)
     if draft.status.waiting_for_room:
         cause = cause.without_room()
-    cause = replace(cause, why=with_advice(cause.why, draft.status, snapshot=snapshot))
+    cause = advised(cause, draft)
     rule = rule_about(cause, draft)
     why = cause.why
     if rule is not None:
         cause = with_rule(cause, rule)
-    failure = last_failure(
-        cause.why, attempt=draft.status.attempt, pod=cause.ended, exit_code=cause.exit_code
-    )
-    draft = draft.with_status(last_failure=failure)
-    if cause.consequence.lowers_budget:
-        draft = draft.with_status(micro_batch_tokens=lowered_budget(snapshot.config.micro_batch_tokens))
+    draft = with_failure(draft, cause)
     if rule is not None and rule.action is FailureAction.SUSPEND:
         return suspended(draft, observed, now, _suspended_by(rule, why, observed))
     final = why_final(
         cause,
         attempt=draft.status.attempt,
         past=without_progress(draft.status),
-        max_restarts=snapshot.spec.failure_policy.max_restarts,
+        max_restarts=draft.snapshot.spec.failure_policy.max_restarts,
         error_before=draft.status.last_error,
     )
     if final is not None:
@@ -66,10 +60,11 @@ def end_attempt_on_failure(draft: Draft, observed: Observed, now: datetime) -> D
 def _suspended_by(rule: FailureRule, why: ReasonMessage, observed: Observed) -> ReasonMessage:
     """Why the job is suspended, and what somebody has to change: `spec.suspend` is not true, and must become
     another value than it has now."""
-    spec = observed.job.spec
-    is_absent = spec is None or spec.suspend is None
-    change = "set spec.suspend to false" if is_absent else "set spec.suspend to true and then to false"
-    message = f"rule {rule.name} of failurePolicy has suspended the job until you {change}: {why.message}"
+    change = "true and then to false" if observed.job.suspend is False else "false"
+    message = (
+        f"rule {rule.name} of failurePolicy has suspended the job until you set spec.suspend to {change}: "
+        f"{why.message}"
+    )
     return ReasonMessage(Reason.SUSPENDED_BY_RULE, message)
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from grpo_api.contract.environment import Role
 from grpo_operator.children.child import Child
-from grpo_operator.children.gangs import GangScheduler, awaking, gang_scheduler_of, group_size, pod_group
+from grpo_operator.children.gangs import GangScheduler, gang_scheduler_of, group_size, pod_group, woken
 from grpo_operator.children.names import Names, rollout_position, trainer_position
 from grpo_operator.children.pod import pod_template_of
 from grpo_operator.cluster.kinds import PODS
@@ -34,7 +34,7 @@ def keep_pod_groups(draft: Draft, observed: Observed, now: datetime) -> Draft:
     roles = coming | {name: role for name, (role, _) in alive.items()}
     needed = {name: role for name, role in roles.items() if group_size(draft.snapshot, role=role) > 1}
     missing = (
-        _made(draft, scheduler, name=name, role=role)
+        _pod_group(draft, scheduler, name=name, role=role)
         for name, role in needed.items()
         if name not in observed.pod_groups
     )
@@ -42,7 +42,7 @@ def keep_pod_groups(draft: Draft, observed: Observed, now: datetime) -> Draft:
     return _waking(draft, observed, scheduler, now) if scheduler.wake_seconds is not None else draft
 
 
-def _made(draft: Draft, scheduler: GangScheduler, *, name: str, role: Role) -> Child:
+def _pod_group(draft: Draft, scheduler: GangScheduler, *, name: str, role: Role) -> Child:
     template = pod_template_of(draft.snapshot.spec, role=role)
     return pod_group(draft.snapshot, scheduler, name=name, role=role, template=template)
 
@@ -61,7 +61,7 @@ def _waking(draft: Draft, observed: Observed, scheduler: GangScheduler, now: dat
         since = min(max((at for at in times if at), default=now), now)  # clocks may disagree
         left = scheduler.wake_seconds - (now - since).total_seconds()
         if left <= 0:
-            draft = draft.creating(awaking(_made(draft, scheduler, name=name, role=role), now=now))
+            draft = draft.creating(woken(_pod_group(draft, scheduler, name=name, role=role), now=now))
             left = scheduler.wake_seconds
         draft = draft.waking_after(left)
     return draft

@@ -38,7 +38,7 @@ def begin(runtime_image: str) -> Policy:
 def keep_snapshot(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """What the job runs is what it began with; only what the spec marks as MAY_CHANGE changes. The ConfigMap
     of the revision is the one whose digest is in status, which a job that has none takes once. Without a
-    snapshot the job is left alone, unless it has ended."""
+    snapshot the job is left alone, unless it has ended or is going to."""
     job, digest = observed.job, observed.config_digest
     if draft.known_snapshot is not None or job.status.attempt == 0:
         return draft  # it begins with this plan, or ended before it began
@@ -65,7 +65,7 @@ def pin_image(draft: Draft, observed: Observed, now: datetime) -> Draft:
 
 
 def _without_snapshot(draft: Draft, why: ReasonMessage) -> Draft:
-    return draft if draft.stage is Stage.ENDED else draft.leaving_alone(why)
+    return draft if draft.stage in (Stage.STOPPING, Stage.ENDED) else draft.leaving_alone(why)
 
 
 def _begun(

@@ -7,6 +7,7 @@ from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.v1alpha1.status import Phase
 from grpo_operator.children.names import trainer_position
 from grpo_operator.observe.observed import Observed
+from grpo_operator.plan.causes import with_failure_so_far
 from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.suspension import ended_suspension, pods_left, suspended, why_suspended
 from grpo_operator.plan.waiting import on_node, waiting_for_end
@@ -14,12 +15,14 @@ from grpo_operator.plan.waiting import on_node, waiting_for_end
 
 def suspend(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """Suspend the job, or end its suspension. That is in status before a pod is deleted, and with it that the
-    attempt is over: however its pods end from then on, they are no failure. One that is suspended before it
-    has begun begins later."""
+    attempt is over: however its pods end from then on, they are no failure. A failure from before is in status
+    too, and not counted. One that is suspended before it has begun begins later."""
     if draft.stage is Stage.LEFT_ALONE and observed.job.spec is None:
         return draft  # nobody can read whether it is to be suspended
     why = why_suspended(observed, draft.status)
     if why is not None:
+        if draft.stage in (Stage.ACTIVE, Stage.HELD_BACK):
+            draft = with_failure_so_far(draft, observed)
         return suspended(draft, observed, now, why)
     if not draft.status.is_suspended:
         return draft
@@ -42,7 +45,7 @@ def end_pods(draft: Draft, observed: Observed, now: datetime) -> Draft:
     draft = draft.deleting_pods((*trainers, *observed.rollouts))
     left = pods_left(observed)
     if not left:
-        return replace(draft, waits_for=replace(why, message=f"{why.message}; {_what_follows(draft)}"))
+        return replace(draft, waits_for=replace(why, message=f"{why.message}; {_how_it_continues(draft)}"))
     pod = left[0]
     role = "trainer" if trainer_position(pod.name) else "rollout"
     saves = " saves a checkpoint, if it trains, and" if role == "trainer" and _has_claim(draft) else ""
@@ -57,8 +60,8 @@ def _has_claim(draft: Draft) -> bool:
     return snapshot is not None and snapshot.spec.checkpoint.claim_name is not None
 
 
-def _what_follows(draft: Draft) -> str:
-    """With what the job continues."""
+def _how_it_continues(draft: Draft) -> str:
+    """When and with what the job continues."""
     status = draft.status
     if status.attempt == 0:
         is_queued = draft.without_pods is not None and draft.without_pods.reason != Reason.SUSPENDED
