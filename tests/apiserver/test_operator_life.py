@@ -1,7 +1,13 @@
-"""A job that is suspended and continues, one that a GitOps controller tracks, and one of another controller,
-on a real API server."""
+"""A job that is suspended and continues, one that a GitOps controller tracks, one of another controller, and
+one that is changed before it is deleted, on a real API server."""
+
+from pathlib import Path
 
 import pytest
+
+from grpo_operator.cluster import errors
+from grpo_operator.cluster.client import Client
+from grpo_operator.cluster.kinds import JOBS
 
 from .api_server import Kubectl
 from .fake_kubelet import FakeKubelet, running_job
@@ -57,3 +63,19 @@ def test_a_tracked_job_stays_after_its_time_and_a_job_of_another_controller_is_n
         version,
         False,
     )
+
+
+async def test_a_job_is_deleted_in_the_state_that_was_seen_only(namespace: Namespace, kubeconfig: Path):
+    seen = namespace.apply_job()["metadata"]
+    namespace.patch_job({"spec": {"ttlSecondsAfterFinished": 3600}})
+    client = await Client.connect(kubeconfig=str(kubeconfig))
+    try:
+        with pytest.raises(errors.Conflict):
+            await client.delete(
+                JOBS, namespace.name, "copy", uid=seen["uid"], resource_version=seen["resourceVersion"]
+            )
+        now = namespace.job()["metadata"]["resourceVersion"]
+        await client.delete(JOBS, namespace.name, "copy", uid=seen["uid"], resource_version=now)
+    finally:
+        await client.close()
+    assert namespace.jobs() == []

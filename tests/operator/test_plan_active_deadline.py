@@ -116,8 +116,8 @@ def test_a_deadline_that_is_raised_in_time_is_the_one_that_counts():
 
 
 def test_whatever_happens_once_the_deadline_is_over_the_job_fails_by_it():
-    """Another operator, or this one after its clock was set, is earlier; somebody raises the field, or has the
-    job suspended."""
+    """Another operator, or this one after its clock was set, is earlier; somebody raises the field and has
+    the job suspended."""
     cluster = late(training())
     cluster.spec = spec(**LIMITED | {"activeDeadlineSeconds": 2 * DEADLINE})
     suspend(cluster)

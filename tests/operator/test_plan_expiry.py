@@ -82,8 +82,8 @@ def test_a_job_whose_spec_cannot_be_read_stays_and_says_so():
     cluster.settle()
     assert not cluster.is_gone
     assert cluster.status.notes == (
-        "whether ttlSecondsAfterFinished is to delete this job is not known, because its spec cannot be read: "
-        "spec.new: unknown"
+        "whether ttlSecondsAfterFinished is to delete this job is not known, because its spec cannot be "
+        "read: spec.new: unknown"
     )
 
 

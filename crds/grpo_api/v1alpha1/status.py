@@ -284,8 +284,8 @@ class GRPOJobStatus(ApiModel):
     suspended_seconds: int = 0
     """How long earlier suspensions took in total."""
     stopping: Stopping | None = None
-    """That the job is past `activeDeadlineSeconds`, and fails once its pods have saved a checkpoint and ended.
-    Nothing takes that back. Absent before that, and once the job has ended."""
+    """That the job is past `activeDeadlineSeconds`, and fails once its pods have saved a checkpoint and
+    ended. Nothing takes that back. Absent before that, and once the job has ended."""
     queue: QueueStatus | None = None
     """How Kueue knows the job. Absent without a queue."""
     given_back: int = 0

@@ -14,9 +14,9 @@ from grpo_operator.plan.waiting import LONG_PAST_GRACE
 
 
 def keep_active_deadline(draft: Draft, observed: Observed, now: datetime) -> Draft:
-    """`activeDeadlineSeconds` from the start of the job, without the time in which it is suspended. It holds for
-    a job that is left alone too, as far as one can read it. That it is over is in status before a pod is
-    deleted: an operator whose clock is behind stops the job too."""
+    """`activeDeadlineSeconds` from the start of the job, without the time in which it is suspended; of a job
+    that is left alone too, where it can be read. That it is over is in status before a pod is deleted, so
+    that an operator whose clock is behind stops the job too."""
     spec = draft.known_snapshot.spec if draft.known_snapshot else observed.job.spec
     deadline = spec.active_deadline_seconds if spec else None
     if deadline is None or draft.status.start_time is None:

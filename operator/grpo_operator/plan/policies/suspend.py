@@ -15,8 +15,8 @@ from grpo_operator.plan.waiting import on_node, waiting_for_end
 
 def suspend(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """Suspend the job, or end its suspension. That is in status before a pod is deleted, and with it that the
-    attempt is over: however its pods end from then on, they are no failure. A failure from before is in status
-    too, and not counted. One that is suspended before it has begun begins later."""
+    attempt is over: however its pods end from then on, they are no failure. A failure from before is in
+    status too, and not counted. A job that is suspended before it has begun begins later."""
     if draft.stage is Stage.LEFT_ALONE and observed.job.spec is None:
         return draft  # nobody can read whether it is to be suspended
     why = why_suspended(observed, draft.status)
