@@ -6,8 +6,9 @@ import pytest
 
 from grpo_demo.follow import condition
 from grpo_demo.target import Target
+from grpo_scenarios.bare_pod import bare_pod
 from grpo_scenarios.disturbed import NUM_STEPS, attempt_and_counts, digests, long_job, trained_model
-from grpo_scenarios.kueue import GROUP, Kueue, kueue
+from grpo_scenarios.kueue import GROUP, HAS_PODS_CHECKED, Kueue, kueue
 from grpo_scenarios.kueue_objects import (
     Workloads,
     cluster_queue,
@@ -248,11 +249,12 @@ def test_while_kueue_is_down_running_jobs_continue_and_new_ones_wait(
     running_kueue.stop()
     namespace.apply(queued(small_job("after", num_steps=2)))
     namespace.wait_until(
-        lambda: "mworkload.kb.io" in said_of_queue(namespace, "after"),
+        lambda: "Kueue does not answer" in said_of_queue(namespace, "after"),
         "what the new job waits for",
         timeout_seconds=30,
     )
     assert namespace.pods("grpo.dev/job=after") == []
+    assert "Queued" in namespace.kubectl("get", "grpojob", "after")
     namespace.wait_for_step("before", namespace.status("before")["step"] + 2)
 
     running_kueue.start()
@@ -260,6 +262,60 @@ def test_while_kueue_is_down_running_jobs_continue_and_new_ones_wait(
     assert condition(namespace.job("after"), "Complete") == "True", namespace.describe()
     hurry(namespace, claim="before")
     assert attempt_and_counts(namespace.wait_for_finish("before")) == (1, {})
+
+
+def test_a_job_whose_pods_do_not_get_ready_in_time_is_evicted_requeued_and_then_left_alone(
+    namespace: Namespace, workloads: Workloads, running_kueue: Kueue
+) -> None:
+    quota_is(namespace, cpu="350m")
+    job = queued(small_job("late", num_steps=200))
+    job["spec"]["checkpoint"] = {"claimName": "late", "everySteps": 10}
+    wait = {"timeout": "20s", "requeuingStrategy": {"backoffBaseSeconds": 5}}
+    with running_kueue.configured(waitForPodsReady=wait):
+        namespace.apply(slow_down(job, seconds=0.5, is_held=True), job)  # and no claim
+        namespace.wait_until(
+            lambda: (
+                "queue" in namespace.status("late")
+                and state(workloads.of_job("late"), "Evicted") == ("True", "PodsReadyTimeout")
+            ),
+            "an eviction",
+            timeout_seconds=60,
+        )
+        namespace.apply(volume_claim("late"))
+        namespace.wait_for_step("late", 50)  # longer than the timeout after its pods are ready
+        assert state(workloads.of_job("late"), "PodsReady") == ("True", "Started")
+        hurry(namespace, claim="late")
+        status = namespace.wait_for_finish("late")
+    assert condition(namespace.job("late"), "Complete") == "True", namespace.describe()
+    assert attempt_and_counts(status) == (2, {})
+
+
+def test_where_kueue_holds_back_pods_without_a_queue_jobs_without_a_queue_train_too(
+    namespace: Namespace, workloads: Workloads, running_kueue: Kueue, target: Target
+) -> None:
+    quota_is(namespace, cpu="350m")
+    ((key, value),) = HAS_PODS_CHECKED.items()
+    integrations = {
+        "frameworks": ["batch/job", "pod"],
+        "externalFrameworks": ["GRPOJob.v1alpha1.grpo.dev"],
+    }
+    with running_kueue.configured(
+        manageJobsWithoutQueueName=True,
+        managedJobsNamespaceSelector={"matchLabels": HAS_PODS_CHECKED},
+        integrations=integrations,
+    ):
+        target.run_kubectl("label", "namespace", NAMESPACE, f"{key}={value}")
+        namespace.apply(bare_pod("nobodys", ["true"], image="none"), small_job("without", num_steps=2))
+        namespace.wait_for_finish("without")
+        (pod,) = [pod for pod in namespace.pods("") if pod["metadata"]["name"] == "nobodys"]
+        assert pod["spec"]["schedulingGates"] == [{"name": f"{GROUP}/admission"}]
+        namespace.apply(queued(small_job("within", num_steps=2)))
+        namespace.wait_for_finish("within")
+        target.run_kubectl("label", "namespace", NAMESPACE, f"{key}-")
+        namespace.kubectl("delete", "pod", "nobodys")
+    for job in ("without", "within"):
+        assert condition(namespace.job(job), "Complete") == "True", namespace.describe()
+    assert "queue" not in namespace.status("without")
 
 
 def small_job(name: str, *, num_steps: int) -> Object:

@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 
+from grpo_api.contract.reasons import Reason
 from grpo_operator.apply.refusals import explain_refusal
 from grpo_operator.children.gangs import GANG_SCHEDULERS
 from grpo_operator.cluster import errors
@@ -37,6 +38,8 @@ _NO_KUEUE = (
     "this operator does not look at Kueue: its administrator sets kueue.enabled=true of the chart "
     "(--kueue=true)"
 )
+_KUEUE_SECONDS = 10.0
+"""How often an operator looks for Kueue in a cluster that does not have it: no watch tells of its arrival."""
 _STARTING_SECONDS = 0.5
 """The pods of a job that starts change many times within a second: they are looked at together."""
 
@@ -275,26 +278,29 @@ class Operator:
             found = await self._client.list(WORKLOADS, namespace, keep=keep)
         except (errors.NotFound, errors.Forbidden, errors.ServerFailed) as error:
             # also where a webhook of Kueue is down, which converts what another release of it has stored
-            problem = f"Workloads cannot be listed: {error}"
-            if not isinstance(error, errors.ServerFailed):
-                problem = explain_refusal(error, kind=WORKLOADS, name="of the job").why.message
+            why = explain_refusal(error, kind=WORKLOADS, name="of the job").why
+            is_known = why.reason == Reason.QUEUE_UNAVAILABLE
+            problem = why.message if is_known else f"Workloads cannot be listed: {error}"
+            problem += f"; the operator looks again every {_KUEUE_SECONDS:.0f} s"
             self._cache.queue_problems[namespace] = problem
             if problem != known:
                 log.warning("Workloads cannot be listed: %s", error)
             return {}
-        self._cache.queue_problems.pop(namespace, None)
+        if self._cache.queue_problems.pop(namespace, None):
+            log.info("Workloads can be listed again")
+            for key in self._cache.job_keys():
+                if namespace in (None, key[0]):
+                    self._queue.add(key)
         return {WORKLOADS: found}
 
     async def _follow_workloads(self, namespace: str | None) -> None:
         """Take in what happens to Workloads, with a list before each watch. What ends a watch ends no other
-        one, and a cluster without Kueue is asked again from time to time."""
+        one, and a cluster without Kueue is asked again every few seconds."""
         while True:
-            wait = _FIRST_RESYNC_RETRY_SECONDS
+            wait = _KUEUE_SECONDS
             try:
                 listed = (await self._list_workloads(namespace)).get(WORKLOADS)
-                if listed is None:
-                    wait = self._settings.resync_seconds
-                else:
+                if listed is not None:
                     self._take_in_list(WORKLOADS, listed, namespace)
                     since, wait = listed.resource_version, 0.0
                     async for event, item in self._client.follow(WORKLOADS, namespace, since=since):

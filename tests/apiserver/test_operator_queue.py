@@ -1,8 +1,6 @@
 """A job in a queue of Kueue on a real API server with the real CRD of Workloads, and with the rights of the
 chart. What Kueue decides is written by the test (`fake_kueue`)."""
 
-import json
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +10,8 @@ import pytest
 import yaml
 from kubernetes.client import ApiException
 
-from grpo_cluster.toolchain import find_go, go_environment
+from grpo_cluster.binaries import dependency_folder
+from grpo_cluster.versions import KUEUE
 from grpo_operator.cluster.kinds import RESOURCE_FLAVORS, WORKLOAD_PRIORITY_CLASSES, WORKLOADS
 
 from ..operator import fake_kueue
@@ -30,7 +29,6 @@ from .test_operator_rights import operator_of_the_chart
 
 pytestmark = pytest.mark.apiserver
 
-KUEUE = "sigs.k8s.io/kueue@v0.17.1"
 CHART = ("--set", "kueue.enabled=true")
 OF_WORKLOADS = (WORKLOADS.group, WORKLOADS.version)
 FLAVOR = {"nodeLabels": {"example.test/gpu": "h100"}, "tolerations": [{"key": "gpu", "operator": "Exists"}]}
@@ -39,9 +37,7 @@ FLAVOR = {"nodeLabels": {"example.test/gpu": "h100"}, "tolerations": [{"key": "g
 def install_kueue(kubectl: Kubectl) -> None:
     """The CRDs of Kueue that the operator uses, without the conversion of older versions, and one object of
     each kind that is of no namespace."""
-    asked = [str(find_go()), "mod", "download", "-json", KUEUE]
-    done = subprocess.run(asked, env=go_environment(), capture_output=True, text=True, check=True, cwd="/")
-    folder = Path(json.loads(done.stdout)["Dir"]) / "config" / "components" / "crd" / "bases"
+    folder = dependency_folder(KUEUE, "sigs.k8s.io/kueue") / "config" / "components" / "crd" / "bases"
     for kind in (WORKLOADS, RESOURCE_FLAVORS, WORKLOAD_PRIORITY_CLASSES):
         crd = yaml.safe_load((folder / f"{kind.group}_{kind.plural}.yaml").read_text())
         crd["spec"]["versions"] = [each for each in crd["spec"]["versions"] if each["name"] == kind.version]
@@ -145,10 +141,10 @@ def reason_of(namespace: Namespace, *, is_reason: str) -> str:
 def test_a_job_waits_for_kueue_and_is_queued_once_it_is_installed(
     namespace: Namespace, kubectl: Kubectl, tmp_path: Path, workloads: Workloads
 ):
-    with running_operator(kubectl, namespace, tmp_path, "--resync-seconds=1") as operator:
+    with running_operator(kubectl, namespace, tmp_path) as operator:
         namespace.apply_job(queueName="team")
         said = reason_of(namespace, is_reason="QueueUnavailable")
-        assert "come with Kueue: install that" in said
+        assert "come with Kueue: install that" in said and "looks again every 10 s" in said
         assert namespace.pods("trainer") == []
         install_kueue(kubectl)
         assert workloads.wait_for()["spec"]["queueName"] == "team"

@@ -41,7 +41,9 @@ def reserve(workload: dict[str, Any], *, flavor: str = "gpu", **counts: int) -> 
     }
     condition(workload, "QuotaReserved", is_met=True, reason="QuotaReserved", message="Quota reserved")
     if any(c["type"] == "Evicted" for c in workload["status"]["conditions"]):
-        condition(workload, "Evicted", is_met=False, reason="QuotaReserved", message="Previously: evicted")
+        before = next(c for c in workload["status"]["conditions"] if c["type"] == "Evicted")
+        message = f"Previously: {before['message']}"
+        condition(workload, "Evicted", is_met=False, reason="QuotaReserved", message=message)
 
 
 def admit(workload: dict[str, Any], *, flavor: str = "gpu", **counts: int) -> None:

@@ -1,5 +1,6 @@
 """A job in a queue of Kueue: its Workloads, what it makes of Kueue's decisions, and what it tells Kueue."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -82,7 +83,7 @@ def test_nothing_but_the_workload_is_made_before_the_job_is_admitted():
     cluster = queued()
     assert list(cluster.workloads) == [cluster.base]
     assert cluster.pods == {} and cluster.services == {} and cluster.config_names == set()
-    assert (cluster.status.phase, cluster.status.attempt) == (Phase.SUSPENDED, 0)
+    assert (cluster.status.phase, cluster.status.attempt) == (Phase.QUEUED, 0)
     assert cluster.status.queue and cluster.status.queue.name == "team"
 
 
@@ -142,6 +143,31 @@ def test_its_place_in_the_queue_is_said_where_kueue_says_it(num: int, said: str)
     plan = cluster.settle()
     assert f"Pending: insufficient quota ({said})" in cluster.condition(ConditionType.READY).message
     assert plan.requeue_after == PLACE_SECONDS
+
+
+def test_a_job_that_is_admitted_at_once_is_not_said_to_have_waited_or_to_have_been_suspended():
+    cluster = a_cluster()
+    written = [*cluster.plan().events]
+    cluster.settle()
+    kueue.admit(workload(cluster))
+    written += cluster.plan().events
+    cluster.settle()
+    assert [event.why.reason for event in written] == ["ModeChosen", "Admitted"]
+    assert written[1].why.message == "attempt 1 follows: queue team has admitted the job after 0 s"
+    assert cluster.condition(ConditionType.SUSPENDED).reason == "Admitted"
+
+
+def test_people_get_an_event_once_kueue_has_no_quota_for_a_job_and_one_when_it_is_admitted():
+    cluster = queued()
+    kueue.keep_waiting(workload(cluster), "insufficient unused quota for cpu")
+    (event,) = cluster.plan().events
+    assert event.why == ReasonMessage("Queued", "queue team: Pending: insufficient unused quota for cpu")
+    cluster.settle()
+    assert cluster.plan().events == ()
+    cluster.now += timedelta(seconds=90)
+    kueue.admit(workload(cluster))
+    event = next(event for event in cluster.plan().events if event.why.reason == "Admitted")
+    assert event.why.message == "attempt 1 follows: queue team has admitted the job after 90 s"
 
 
 def test_a_queue_that_nobody_serves_is_asked_about():
@@ -254,7 +280,7 @@ def test_an_evicted_job_gives_its_quota_back_after_its_pods_and_goes_on_uncounte
     before = cluster.status
     kueue.evict(workload(cluster), message="Preempted to accommodate a workload of higher priority")
     cluster.settle()
-    assert cluster.running() == []
+    assert (cluster.running(), cluster.status.phase) == ([], Phase.QUEUED)
     found = cluster.condition(ConditionType.READY)
     assert found.reason == "Suspending" and "queue team: Preempted: Preempted to accommodate" in found.message
     assert kueue.conditions(workload(cluster))["QuotaReserved"] == ("True", "QuotaReserved")
@@ -308,6 +334,7 @@ def test_a_suspended_job_gives_its_quota_back_and_asks_again_in_the_queue_that_i
     cluster = training()
     change_spec(cluster, suspend=True)
     cluster.settle()
+    assert cluster.status.phase is Phase.SUSPENDED
     assert list(cluster.workloads) == [cluster.base]  # its pods still end
     cluster.vanish_deleted()
     change_spec(cluster, queue_name="other")
@@ -346,8 +373,15 @@ def test_an_engine_that_is_added_waits_for_a_quota_of_its_own_and_goes_alone():
     assert kueue.conditions(workload(cluster, extra=2))["Requeued"] == ("True", "Preempted")
     assert (cluster.status.phase, cluster.status.attempt) == (Phase.RUNNING, 1)
     kueue.admit(workload(cluster, extra=2))
+    (event,) = cluster.plan().events
+    assert event.why.reason == "EngineReplaced"
+    assert "Kueue had taken its quota and has given it back: to make room" in event.why.message
     settle_with_pods(cluster)
     assert cluster.names("rollout") == ["rollout-0-i0", "rollout-1-i0", "rollout-2-i1"]
+    cluster.vanish(cluster.pod("rollout-2-i1"))
+    (event,) = cluster.plan().events
+    assert "it was deleted or its node was removed" in event.why.message
+    settle_with_pods(cluster)
     scale(cluster, 2)
     settle_with_pods(cluster)
     assert list(cluster.workloads) == [cluster.base]
@@ -374,11 +408,11 @@ def test_a_workload_of_an_engine_that_is_refused_says_why():
     scale(cluster, 3)
     name = f"{cluster.base}-engine-2"
     cluster.refused_pods = {name}
-    cluster.refusal = Refusal(name, ReasonMessage("CreateFailed", "failed calling webhook of Kueue"))
+    cluster.refusal = Refusal(name, ReasonMessage("QueueUnavailable", "Kueue does not answer"))
     cluster.settle()
     found = cluster.condition(ConditionType.ROLLOUT_READY)
-    assert found.reason == "CreateFailed"
-    assert "engine 2 is in queue team: failed calling webhook of Kueue" in found.message
+    assert found.reason == "QueueUnavailable"
+    assert "engine 2 is in queue team: Kueue does not answer" in found.message
 
 
 def test_part_of_the_engines_may_be_admitted_and_the_others_follow():

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
+import pytest
+
 from grpo_api.contract.progress import EngineCounts, HungEngine
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.judge.engines import LONGEST_GAP_SECONDS
@@ -216,6 +218,17 @@ def test_a_refusal_with_other_numbers_is_no_news_and_one_with_another_reason_is(
     ):
         assert state.remember_refusal(KEY, refusal, now=NOW, chance=0.5) is is_news
         assert look(state).refusal == refusal
+
+
+@pytest.mark.parametrize(("reason", "longest"), [("CreateForbidden", 180), ("QueueUnavailable", 30)])
+def test_what_is_refused_is_tried_again_less_and_less_often_and_soon_where_only_kueue_is_missing(
+    reason: str, longest: int
+):
+    state, waits = ProcessState(), []
+    for _ in range(8):
+        state.remember_refusal(KEY, Refusal("child", ReasonMessage(reason, "no")), now=NOW, chance=0.999)
+        waits.append(state.seconds_until_next_try(KEY, now=NOW))
+    assert waits == sorted(waits) and 0.9 * longest < waits[-1] <= longest
 
 
 def test_what_a_trainer_said_that_was_given_back_does_not_hide_the_same_attempt_when_it_comes_again():

@@ -50,6 +50,18 @@ def test_a_pod_group_that_cannot_be_made_names_what_is_missing_and_the_fix(
     [
         (errors.NotFound("404 page not found"), "come with Kueue: install that"),
         (errors.Forbidden('User "y" cannot create resource "workloads"'), "`kueue.enabled` of the chart"),
+        (
+            errors.ServerFailed(
+                'Internal error occurred: failed calling webhook "mworkload.kb.io": failed to call webhook: '
+                'Post "https://10.0.0.1:443/mutate-kueue-x-k8s-io-v1beta2-workload?timeout=10s": '
+                "dial tcp 10.0.0.1:443: connect: connection refused"
+            ),
+            "Kueue does not answer: its administrator starts it again",
+        ),
+        (
+            errors.ServerFailed("conversion webhook for kueue.x-k8s.io/v1beta1, Kind=Workload failed"),
+            "Kueue does not answer",
+        ),
     ],
 )
 def test_a_workload_that_cannot_be_made_names_what_is_missing_and_the_fix(
@@ -58,6 +70,11 @@ def test_a_workload_that_cannot_be_made_names_what_is_missing_and_the_fix(
     found = explain_refusal(error, kind=WORKLOADS, name="x")
     assert found.why.reason == "QueueUnavailable"
     assert what in found.why.message and str(error) in found.why.message
+
+
+def test_a_workload_that_another_webhook_does_not_let_through_is_no_failure_of_kueue():
+    error = errors.ServerFailed('failed calling webhook "policies.example.test": context deadline exceeded')
+    assert explain_refusal(error, kind=WORKLOADS, name="x").why.reason == "CreateFailed"
 
 
 def test_a_pod_group_that_its_scheduler_refuses_is_explained_as_any_other_object():

@@ -35,6 +35,9 @@ class Reason(StrEnum):
     QUEUED = "Queued"
     """The job is in a queue of Kueue, which has not admitted it; the message has what Kueue says. The job
     waits without pods, and no clock runs."""
+    ADMITTED = "Admitted"
+    """Kueue has admitted the job: its pods are made, as those of the next attempt if there was one before,
+    which is not counted."""
     EVICTED_FROM_QUEUE = "EvictedFromQueue"
     """Kueue has taken the quota back, as by preemption; the message has what Kueue says. The pods save a
     checkpoint and end, and the next attempt follows once the job is admitted again; not counted."""
@@ -160,8 +163,9 @@ class Reason(StrEnum):
     """The PodGroup that `scheduling.gang` needs cannot be made, because the cluster does not have that gang
     scheduler, or the operator has no right on its PodGroups; the message says which; the job waits."""
     QUEUE_UNAVAILABLE = "QueueUnavailable"
-    """The cluster does not have Kueue, the operator does not look at it or lacks a right on its objects, or
-    one that the job names does not exist; the message says which; the job waits."""
+    """The cluster does not have Kueue, Kueue is down, the operator does not look at it or lacks a right on
+    its objects, or one that the job names does not exist; the message says which; the job waits, and the
+    operator looks again at least every half a minute."""
     TOKENS_LOST = "TokensLost"
     """The Secret of a running job was deleted, and new pods need it."""
     NAME_TAKEN = "NameTaken"

@@ -19,6 +19,7 @@ class Phase(StrEnum):
     """A summary of the conditions for people."""
 
     PENDING = "Pending"
+    QUEUED = "Queued"
     STARTING = "Starting"
     RUNNING = "Running"
     RESTARTING = "Restarting"

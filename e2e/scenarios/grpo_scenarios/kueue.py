@@ -25,6 +25,8 @@ from grpo_scenarios.namespace import Object
 
 GROUP = "kueue.x-k8s.io"
 API_VERSION = f"{GROUP}/v1beta2"
+HAS_PODS_CHECKED = {"e2e.grpo.dev/kueue-pods": "true"}
+"""Label of a namespace in which Kueue is asked about each pod."""
 
 _PROCESS = "kueue"
 _NAMESPACE, _ACCOUNT = "kueue-system", "kueue-controller-manager"
@@ -61,13 +63,13 @@ class Kueue:
     target: Target
     settings: ClusterSettings
 
-    def start(self) -> None:
+    def start(self, **more: object) -> None:
         """Start it as its service account, wait until it is ready, webhooks included, and add its visibility
-        API."""
+        API. `more` takes the place of what its Configuration has otherwise."""
         holder = processes.running(self.settings, HOLDER)
         if holder is None:
             raise ClusterError("the cluster's network is gone: run `make cluster-up`")
-        command = ["chroot", self._root(), "/kueue", "--config=/kueue.json", "--zap-log-level=2"]
+        command = ["chroot", self._root(more), "/kueue", "--config=/kueue.json", "--zap-log-level=2"]
         environment = {
             "KUBERNETES_SERVICE_HOST": self.settings.api_address,
             "KUBERNETES_SERVICE_PORT": "6443",
@@ -94,6 +96,17 @@ class Kueue:
             process.kill()
             wait_until(lambda: not process.is_alive, timeout_seconds=10, what="the end of Kueue")
         processes.forget(self.settings, _PROCESS)
+
+    @contextmanager
+    def configured(self, **more: object) -> Iterator[None]:
+        """Kueue started again with `more` in its Configuration, until the end of the block."""
+        self.stop()
+        self.start(**more)
+        try:
+            yield
+        finally:
+            self.stop()
+            self.start()
 
     def install(self) -> None:
         """Its CRDs, rights and webhooks. Nothing of it runs yet."""
@@ -132,7 +145,7 @@ class Kueue:
         finally:
             connection.close()
 
-    def _root(self) -> Path:
+    def _root(self, more: Object) -> Path:
         """The folder that the process sees as its root: what its container would have, at the same paths."""
         root = self._folder
         shutil.rmtree(root, ignore_errors=True)
@@ -152,7 +165,7 @@ class Kueue:
             "create", "token", _ACCOUNT, "--namespace", _NAMESPACE, "--duration=24h"
         )
         (account / "token").write_text(token.strip())
-        (root / "kueue.json").write_text(json.dumps(self._configuration()))
+        (root / "kueue.json").write_text(json.dumps(self._configuration() | more))
         (root / "kueue").hardlink_to(program_path("kueue"))
         return root
 
@@ -190,10 +203,9 @@ class Kueue:
                     hook["clientConfig"] = self._client(hook["clientConfig"])
                 case "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration":
                     item["webhooks"] = [
-                        {**hook, "clientConfig": self._client(hook["clientConfig"])}
+                        {**hook, "clientConfig": self._client(hook["clientConfig"]), **_where(hook)}
                         for hook in item["webhooks"]
-                        # pods and jobs of the cluster do not wait for this process
-                        if hook["rules"][0]["apiGroups"] == [GROUP]
+                        if _where(hook) is not None
                     ]
                 case "Service":
                     del item["spec"]["selector"]
@@ -223,6 +235,17 @@ class Kueue:
             "endpoints": [{"addresses": [self.settings.api_address], "conditions": {"ready": True}}],
             "ports": [{"name": "https", "port": _VISIBILITY_PORT, "protocol": "TCP"}],
         }
+
+
+def _where(hook: Object) -> Object | None:
+    """Where a webhook is asked, as fields of it: in the whole cluster about objects of Kueue, in namespaces
+    with a label about pods, and nowhere about the others. Pods and jobs elsewhere do not wait for this
+    process."""
+    (rule,) = hook["rules"]
+    if rule["apiGroups"] == [GROUP]:
+        return {}
+    is_of_pods = (rule["apiGroups"], rule["resources"]) == ([""], ["pods"])
+    return {"namespaceSelector": {"matchLabels": HAS_PODS_CHECKED}} if is_of_pods else None
 
 
 def _as_list(items: Iterable[Object]) -> str:

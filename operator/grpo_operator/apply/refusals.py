@@ -30,7 +30,19 @@ def _why_unavailable(error: errors.KubernetesError, kind: Kind) -> tuple[Reason,
             f"cannot be made, because the operator has no right on {kind.plural} of {kind.group}: its "
             f"administrator gives it with `{value}` of the chart"
         )
+    if kind == WORKLOADS and _is_by_kueue(error):
+        return _unavailable(kind), (
+            "cannot be made, because Kueue does not answer: its administrator starts it again (mostly "
+            "Deployment kueue-controller-manager in namespace kueue-system), and the operator tries again at "
+            "least every half a minute"
+        )
     return None
+
+
+def _is_by_kueue(error: errors.KubernetesError) -> bool:
+    """Whether a webhook of Kueue, which is asked about each Workload, does not answer."""
+    text = str(error)
+    return isinstance(error, errors.ServerFailed) and "webhook" in text and "kueue" in text
 
 
 def _unavailable(kind: Kind) -> Reason:

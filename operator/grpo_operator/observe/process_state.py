@@ -38,6 +38,9 @@ CONFLICTS = Backoff(first_seconds=0.2, limit_seconds=60.0)
 the next try follows at once."""
 REFUSED = Backoff(first_seconds=10.0, limit_seconds=138.0)
 """Pause between two tries of a child that the API server refuses; with the jitter at most three minutes."""
+NO_QUEUE = Backoff(first_seconds=5.0, limit_seconds=23.0)
+"""The same of a Workload while Kueue is not there; with the jitter at most half a minute. Nothing tells the
+operator of its return."""
 ASK_AGAIN_SECONDS = 60.0
 """How long after the API server had no such child it is asked again for one that a person may restore."""
 
@@ -197,7 +200,9 @@ class ProcessState:
         known, entry.refusal = entry.refusal, refusal
         is_same_child = known is not None and refusal is not None and known.child == refusal.child
         entry.num_refusals = entry.num_refusals + 1 if is_same_child else int(refusal is not None)
-        delay = REFUSED.delay(entry.num_refusals, chance=chance) if refusal else 0.0
+        has_no_queue = refusal is not None and refusal.why.reason == Reason.QUEUE_UNAVAILABLE
+        pauses = NO_QUEUE if has_no_queue else REFUSED
+        delay = pauses.delay(entry.num_refusals, chance=chance) if refusal else 0.0
         entry.try_again_at = now + timedelta(seconds=delay) if refusal else None
         return (known.why.reason if known else "") != (refusal.why.reason if refusal else "")
 

@@ -1,6 +1,7 @@
 """The Events that people get, found from what a plan changes. Each is written once. Pure."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.v1alpha1.spec import ResumeLoad
@@ -13,6 +14,7 @@ from grpo_operator.plan.conditions import condition, is_true
 from grpo_operator.plan.draft import Draft, EventDraft, Stage
 from grpo_operator.plan.facts import has_reported
 from grpo_operator.plan.notes import why_not_deleted
+from grpo_operator.plan.queue import is_for_queue, is_told_to_wait, why_taken
 from grpo_operator.plan.termination import explain_termination
 
 
@@ -30,7 +32,7 @@ def _beginning(draft: Draft, observed: Observed) -> Iterator[EventDraft]:
     if new.attempt > old.attempt > 0 and restarting and is_true(new, ConditionType.RESTARTING):
         why = ReasonMessage(Reason.RESTARTING, restarting.message)
         yield EventDraft(why, key=str(new.attempt), is_warning=True)
-    yield from _suspensions(old, new)
+    yield from _suspensions(new, observed)
     running = condition(new, ConditionType.RUNNING)
     if new.given_back > old.given_back and running:
         why = ReasonMessage(Reason.WAITING_FOR_ROOM, running.message)
@@ -51,19 +53,25 @@ def _beginning(draft: Draft, observed: Observed) -> Iterator[EventDraft]:
         yield EventDraft(why, key=str(new.attempt))
 
 
-def _suspensions(old: GRPOJobStatus, new: GRPOJobStatus) -> Iterator[EventDraft]:
-    """That the job is suspended and by what, and that it continues."""
-    known = new.suspension
+def _suspensions(new: GRPOJobStatus, observed: Observed) -> Iterator[EventDraft]:
+    """That the job is suspended and by what, and that it continues. A job that its queue admits at once is
+    not said to have waited."""
+    old, known = observed.job.status, new.suspension
     if known is None:
         return
-    if new.is_suspended and not old.is_suspended:
+    is_queued = known.reason == Reason.QUEUED
+    waits = known != old.suspension and is_told_to_wait(observed) if is_queued else not old.is_suspended
+    if new.is_suspended and waits:
         is_warning = known.reason == Reason.SUSPENDED_BY_RULE
         why = ReasonMessage(known.reason, known.message)
         yield EventDraft(why, key=f"{known.since:%Y-%m-%dT%H:%M:%SZ}", is_warning=is_warning)
     if old.is_suspended and known.until is not None and not is_true(new, ConditionType.FINISHED):
         seconds = (known.until - known.since).total_seconds()
-        message = f"attempt {new.attempt} follows: the job was suspended for {seconds:.0f} s"
-        why = ReasonMessage(Reason.UNSUSPENDED, message)
+        why = ReasonMessage(Reason.UNSUSPENDED, f"the job was suspended for {seconds:.0f} s")
+        if new.queue is not None and is_for_queue(new):
+            message = f"queue {new.queue.name} has admitted the job after {seconds:.0f} s"
+            why = ReasonMessage(Reason.ADMITTED, message)
+        why = replace(why, message=f"attempt {new.attempt} follows: {why.message}")
         yield EventDraft(why, key=f"{known.until:%Y-%m-%dT%H:%M:%SZ}")
 
 
@@ -98,8 +106,11 @@ def _replacements(draft: Draft, observed: Observed) -> Iterator[EventDraft]:
         lost = max(before, key=lambda pod: pod.position, default=None)
         if lost and lost.created_at and suspended_until and lost.created_at < suspended_until:
             continue
+        taken = why_taken(draft, observed, position[0])
         cause = "it is gone: it was deleted or its node was removed"
-        if lost is not None:
+        if taken:
+            cause = f"Kueue had taken its quota and has given it back: {taken}"
+        elif lost is not None:
             cause = draft.given_up_engines.get(lost.uid) or _what_happened_to(lost)
         name = lost.name if lost else f"of replica {position[0]}"
         message = f"rollout pod {name} is replaced by {child.name}: {cause}"

@@ -14,6 +14,8 @@ from grpo_operator.plan.draft import Draft
 
 NOWHERE = Placement()
 """Of pods that are in no queue."""
+_IN_NO_QUEUE = frozenset({Reason.SUSPENDED.value, Reason.SUSPENDED_BY_RULE.value})
+"""Reasons of a suspension during which the job is in no queue."""
 
 
 def job_workload_of(observed: Observed) -> WorkloadView | None:
@@ -24,6 +26,13 @@ def job_workload_of(observed: Observed) -> WorkloadView | None:
 def queue_asked_for(job: JobView) -> str:
     """The queue that the job names; empty where it names none. The spec wins over the label."""
     return (job.spec.queue_name if job.spec else None) or job.queue_label
+
+
+def is_for_queue(status: GRPOJobStatus) -> bool:
+    """Whether the newest suspension of the job is a wait in its queue. A job that a person or a rule suspends
+    leaves the queue."""
+    suspension = status.suspension
+    return status.queue is not None and suspension is not None and suspension.reason not in _IN_NO_QUEUE
 
 
 def why_not_admitted(observed: Observed, status: GRPOJobStatus) -> ReasonMessage | None:
@@ -46,6 +55,13 @@ def why_not_admitted(observed: Observed, status: GRPOJobStatus) -> ReasonMessage
     if found.is_evicted and found.has_quota:
         return ReasonMessage(Reason.EVICTED_FROM_QUEUE, f"{place}: {why_waiting(found)}")
     return ReasonMessage(Reason.QUEUED, f"{place}: {why_waiting(found)}{_before(observed, found)}")
+
+
+def is_told_to_wait(observed: Observed) -> bool:
+    """Whether Kueue has looked at the job and found no quota for it."""
+    found = job_workload_of(observed)
+    told = found.condition("QuotaReserved") if found else None
+    return told is not None and told["status"] == "False"
 
 
 def _before(observed: Observed, workload: WorkloadView) -> str:
@@ -188,6 +204,18 @@ def placement_of_engine(draft: Draft, observed: Observed, replica: int) -> Place
     else:
         why = ReasonMessage(Reason.QUEUED, why_waiting(found))
     return ReasonMessage(why.reason, f"engine {replica} is in queue {queue.name}: {why.message}")
+
+
+def why_taken(draft: Draft, observed: Observed, replica: int) -> str:
+    """Why Kueue took the quota of an engine that it has admitted again and that has not run since; empty
+    where it did not."""
+    found = workload_of_replica(draft, observed, replica)
+    evicted = found.condition("Evicted") if found else None
+    ready = found.condition("PodsReady") if found else None
+    has_run = ready is not None and ready["reason"] != "WaitForStart"
+    if evicted is None or evicted["status"] == "True" or has_run:
+        return ""
+    return str(evicted.get("message", "")).removeprefix("Previously: ") or "it does not say why"
 
 
 def may_have_engine(draft: Draft, observed: Observed, replica: int) -> bool:

@@ -16,6 +16,7 @@ from grpo_operator.plan.conditions import ConditionState, condition, is_true, wi
 from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.hung_engines import hung_engines
 from grpo_operator.plan.notes import notes_of, notes_to_write, with_notes, without_notes
+from grpo_operator.plan.queue import is_for_queue
 from grpo_operator.plan.termination import explain_termination
 
 _UNREADABLE_REASONS = frozenset({Reason.SCHEMA_SKEW.value, Reason.REVISION_LOST.value})
@@ -300,6 +301,9 @@ def _suspended(draft: Draft) -> dict[ConditionType, ConditionState]:
     if draft.stage is Stage.SUSPENDED and draft.waits_for:
         why = draft.waits_for
         return {kind: ConditionState(why.reason != Reason.SUSPENDING, why.reason, why.message)}
+    queue = draft.status.queue
+    if queue is not None and is_for_queue(draft.status):
+        return {kind: ConditionState(False, Reason.ADMITTED, f"queue {queue.name} has admitted the job")}
     return {kind: ConditionState(False, Reason.UNSUSPENDED, "nothing suspends the job")}
 
 

@@ -7,6 +7,7 @@ from grpo_api.v1alpha1.status import Phase, RoleStatus, RolloutStatus
 from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.draft import Draft, Stage
+from grpo_operator.plan.queue import is_for_queue
 
 _WITHOUT_PODS = frozenset({Stage.ENDED, Stage.SUSPENDED, Stage.STOPPING})
 """Stages in which there are to be no pods, and in which the phase is decided already."""
@@ -18,8 +19,8 @@ def count_pods(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """The counts that `kubectl get` and `kubectl scale` read."""
     draft = draft.with_status(observed_generation=observed.job.generation)
     if draft.stage is Stage.SUSPENDED:
-        draft = draft.with_status(phase=Phase.SUSPENDED)
-    elif draft.status.phase is Phase.SUSPENDED:
+        draft = draft.with_status(phase=Phase.QUEUED if is_for_queue(draft.status) else Phase.SUSPENDED)
+    elif draft.status.phase in (Phase.QUEUED, Phase.SUSPENDED):
         draft = draft.with_status(phase=Phase.PENDING)
     snapshot = draft.known_snapshot
     if snapshot is None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from grpo_api.contract.environment import Role
-from grpo_api.contract.reasons import Reason, ReasonMessage
+from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, QueueStatus
 from grpo_operator.children.names import Names, extra_replica
 from grpo_operator.children.snapshot import JobSnapshot
@@ -20,6 +20,7 @@ from grpo_operator.observe.observed import EngineView, Observed, WorkloadView
 from grpo_operator.plan.conditions import condition, is_true
 from grpo_operator.plan.draft import Deletion, Draft, Policy, Stage, WorkloadPatch
 from grpo_operator.plan.queue import (
+    is_for_queue,
     job_workload_of,
     num_base_engines,
     place_of,
@@ -33,8 +34,6 @@ _ORPHAN = "orphan"
 """The API server's finalizer for a deletion that leaves the children."""
 PLACE_SECONDS = 30.0
 """How often a job that waits says its place in the queue anew: no event says that it has changed."""
-_LEAVES_QUEUE = frozenset({Reason.SUSPENDED.value, Reason.SUSPENDED_BY_RULE.value})
-"""Reasons of a suspension during which the job is in no queue."""
 _REQUEUED_AT_ONCE = frozenset({"Preempted", "NodeFailures"})
 """Reasons of an eviction after which Kueue puts a Workload back into its queue when it is told so. After any
 other it does so by itself, or not at all."""
@@ -100,8 +99,7 @@ def _suspended(draft: Draft, observed: Observed, now: datetime, *, runtime_image
         return draft
     draft = _deleting(draft, _extras(observed))
     base = job_workload_of(observed)
-    why = draft.without_pods
-    if draft.status.queue is None or (why is not None and why.reason in _LEAVES_QUEUE):
+    if not is_for_queue(draft.status):
         return _deleting(draft, [base] if base else [])
     if base is None:
         return _creating_base(draft, observed, runtime_image=runtime_image)
