@@ -203,9 +203,9 @@ class Kueue:
                     hook["clientConfig"] = self._client(hook["clientConfig"])
                 case "MutatingWebhookConfiguration" | "ValidatingWebhookConfiguration":
                     item["webhooks"] = [
-                        {**hook, "clientConfig": self._client(hook["clientConfig"]), **_where(hook)}
+                        {**hook, "clientConfig": self._client(hook["clientConfig"]), **where}
                         for hook in item["webhooks"]
-                        if _where(hook) is not None
+                        if (where := _where(hook)) is not None
                     ]
                 case "Service":
                     del item["spec"]["selector"]
