@@ -8,7 +8,7 @@ import pytest
 
 from grpo_demo.follow import condition
 from grpo_demo.target import Target
-from grpo_scenarios.bare_pod import bare_pod
+from grpo_scenarios.bare_pod import NAME_LABEL, bare_pod
 from grpo_scenarios.disturbed import NUM_STEPS, attempt_and_counts, digests, long_job, trained_model
 from grpo_scenarios.kueue import GROUP, HAS_PODS_CHECKED, Kueue, kueue
 from grpo_scenarios.kueue_objects import (
@@ -298,37 +298,49 @@ def test_where_kueue_holds_back_pods_without_a_queue_jobs_without_a_queue_train_
     namespace: Namespace, workloads: Workloads, running_kueue: Kueue, target: Target
 ) -> None:
     quota_is(namespace, cpu="350m")
-    ((key, value),) = HAS_PODS_CHECKED.items()
     integrations = {
         "frameworks": ["batch/job", "deployment", "pod"],
         "externalFrameworks": ["GRPOJob.v1alpha1.grpo.dev"],
     }
-    with running_kueue.configured(
-        manageJobsWithoutQueueName=True,
-        managedJobsNamespaceSelector={"matchLabels": HAS_PODS_CHECKED},
-        integrations=integrations,
-    ):
-        target.run_kubectl("label", "namespace", NAMESPACE, f"{key}={value}")
-        namespace.apply(bare_pod("nobodys", ["true"], image="none"), small_job("without", num_steps=2))
+    configuration = {
+        "manageJobsWithoutQueueName": True,
+        "managedJobsNamespaceSelector": {"matchLabels": HAS_PODS_CHECKED},
+        "integrations": integrations,
+    }
+    with running_kueue.configured(**configuration), a_pod_held_back(namespace) as held_back:
+        namespace.apply(small_job("without", num_steps=2))
         namespace.wait_until(
             lambda: "mpod.kb.io" in json.dumps(namespace.status("without")),
             "what keeps its pods from being made",
             timeout_seconds=60,
         )
-        print(json.dumps(namespace.status("without")["conditions"], indent=1))
         with kueue_may_read_jobs(target):
             namespace.scale_operator(0)
             namespace.scale_operator(1)
             namespace.wait_for_finish("without")
-            (pod,) = [pod for pod in namespace.pods("") if pod["metadata"]["name"] == "nobodys"]
-            assert pod["spec"]["schedulingGates"] == [{"name": f"{GROUP}/admission"}]
             namespace.apply(queued(small_job("within", num_steps=2)))
             namespace.wait_for_finish("within")
-        target.run_kubectl("label", "namespace", NAMESPACE, f"{key}-")
-        namespace.kubectl("delete", "pod", "nobodys")
+        (pod,) = namespace.pods(held_back)
+        assert {"name": f"{GROUP}/admission"} in pod["spec"]["schedulingGates"]
     for job in ("without", "within"):
         assert condition(namespace.job(job), "Complete") == "True", namespace.describe()
     assert "queue" not in namespace.status("without")
+
+
+@contextmanager
+def a_pod_held_back(namespace: Namespace) -> Iterator[str]:
+    """The selector of a pod of nobody in a namespace where Kueue is asked about each pod. It goes while Kueue
+    is there, which has finalizers on it and its Workload."""
+    ((key, value),) = HAS_PODS_CHECKED.items()
+    selector = f"{NAME_LABEL}=nobodys"
+    namespace.target.run_kubectl("label", "namespace", namespace.name, f"{key}={value}")
+    try:
+        namespace.apply(bare_pod("nobodys", ["true"], image="none"))
+        yield selector
+    finally:
+        namespace.kubectl("delete", "pod", "--selector", selector, "--timeout=60s")
+        namespace.kubectl("delete", f"workloads.{GROUP}", "--all", "--timeout=60s")
+        namespace.target.run_kubectl("label", "namespace", namespace.name, f"{key}-")
 
 
 @contextmanager
