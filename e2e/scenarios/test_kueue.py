@@ -43,8 +43,7 @@ def running_kueue(target: Target) -> Iterator[Kueue]:
 
 @pytest.fixture(scope="module", autouse=True)
 def queue(running_kueue: Kueue, namespace: Namespace) -> None:
-    """A queue of the namespace. Kueue comes first: an operator that was there before looks for it again at
-    its next resync."""
+    """A queue of the namespace."""
     assert namespace.name == NAMESPACE
     quota_is(namespace, cpu="1")
     namespace.apply(

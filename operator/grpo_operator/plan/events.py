@@ -59,9 +59,10 @@ def _suspensions(new: GRPOJobStatus, observed: Observed) -> Iterator[EventDraft]
     old, known = observed.job.status, new.suspension
     if known is None:
         return
-    is_queued = known.reason == Reason.QUEUED
-    waits = known != old.suspension and is_told_to_wait(observed) if is_queued else not old.is_suspended
-    if new.is_suspended and waits:
+    is_news = not old.is_suspended
+    if known.reason == Reason.QUEUED:
+        is_news = known != old.suspension and is_told_to_wait(observed)
+    if new.is_suspended and is_news:
         is_warning = known.reason == Reason.SUSPENDED_BY_RULE
         why = ReasonMessage(known.reason, known.message)
         yield EventDraft(why, key=f"{known.since:%Y-%m-%dT%H:%M:%SZ}", is_warning=is_warning)
