@@ -27,13 +27,16 @@ def keep_waiting(workload: dict[str, Any], message: str) -> None:
 
 
 def reserve(workload: dict[str, Any], *, flavor: str = "gpu", **counts: int) -> None:
-    """There is quota of this flavor for all pods, or for so many of a set; admission checks are not over."""
-    workload.setdefault("status", {})["admission"] = {
+    """There is quota of this flavor for all pods that are not reclaimable, or for so many of a set; admission
+    checks are not over."""
+    status = workload.setdefault("status", {})
+    reclaimable = {each["name"]: each["count"] for each in status.get("reclaimablePods", ())}
+    status["admission"] = {
         "clusterQueue": "all",
         "podSetAssignments": [
             {
                 "name": pod_set["name"],
-                "count": counts.get(pod_set["name"], pod_set["count"]),
+                "count": counts.get(pod_set["name"], pod_set["count"] - reclaimable.get(pod_set["name"], 0)),
                 "flavors": {"cpu": flavor, "nvidia.com/gpu": flavor},
             }
             for pod_set in workload["spec"]["podSets"]

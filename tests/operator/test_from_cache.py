@@ -97,7 +97,7 @@ def test_the_workloads_of_a_job_are_found_although_it_does_not_control_them():
     assert job is not None
     (found,) = observe(cache, job, Remembered()).workloads.values()
     assert (found.name, found.queue, found.is_admitted) == (snapshot.names.workload, "team", True)
-    assert found.pod_sets["rollout"] == PodSetView(count=1, reclaimable=1, flavors=("gpu",))
+    assert found.pod_sets["rollout"] == PodSetView(declared=2, count=1, flavors=("gpu",))
     assert found.pod_sets["trainer"].count == 1
 
 

@@ -433,7 +433,34 @@ def test_a_part_of_an_engine_is_given_back():
     kueue.admit(workload(cluster), rollout=3)
     cluster.start()
     assert cluster.names("rollout") == ["rollout-0-i0", "rollout-0-i0-1"]
-    assert workload(cluster)["status"]["reclaimablePods"] == [{"name": "rollout", "count": 1}]
+    # Kueue subtracts it from all six pods, and takes the smaller of that and what it has admitted
+    assert workload(cluster)["status"]["reclaimablePods"] == [{"name": "rollout", "count": 4}]
+
+
+def test_an_engine_of_a_part_that_was_admitted_gives_its_quota_back():
+    cluster = queued(rollout={"replicas": 3, "minReplicas": 1})
+    kueue.admit(workload(cluster), rollout=2)
+    cluster.start()
+    assert "reclaimablePods" not in workload(cluster)["status"]
+    cluster.progress = report()
+    scale(cluster, 1)
+    settle_with_pods(cluster)
+    assert cluster.names("rollout") == ["rollout-0-i0"]
+    assert workload(cluster)["status"]["reclaimablePods"] == [{"name": "rollout", "count": 2}]
+
+
+def test_a_job_that_was_scaled_down_and_evicted_has_the_engines_that_are_left_again():
+    cluster = training(rollout={"replicas": 3})
+    scale(cluster, 1)
+    settle_with_pods(cluster)
+    kueue.evict(workload(cluster))
+    settle_with_pods(cluster)
+    kueue.admit(workload(cluster))
+    cluster.progress = None
+    settle_with_pods(cluster)
+    assert workload(cluster)["status"]["admission"]["podSetAssignments"][1]["count"] == 1
+    assert cluster.names("trainer") == ["trainer-a2-0"] and len(cluster.names("rollout")) == 1
+    assert list(cluster.workloads) == [cluster.base]
 
 
 def test_a_queued_job_that_is_scaled_asks_anew():

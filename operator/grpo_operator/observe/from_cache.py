@@ -127,9 +127,11 @@ def workload_view(item: KubeObject) -> WorkloadView:
     def pod_set(declared: KubeObject) -> PodSetView:
         name = declared["name"]
         assigned = assignments.get(name, {})
+        # what is reclaimable is taken from what the Workload asks for, and not from what it was admitted with
+        left = max(0, declared["count"] - reclaimable.get(name, 0))
         return PodSetView(
-            count=assigned.get("count", declared["count"]),
-            reclaimable=reclaimable.get(name, 0),
+            declared=declared["count"],
+            count=min(assigned.get("count", left), left),
             flavors=tuple(sorted(set(assigned.get("flavors", {}).values()))),
             updates=tuple(update for update in updates if update["name"] == name),
         )

@@ -182,10 +182,10 @@ class PodGroupView:
 class PodSetView:
     """A set of pods of a Workload, as Kueue has admitted it."""
 
+    declared: int
+    """How many pods it was made for."""
     count: int
-    """How many pods it asks for, or once it is admitted has quota for."""
-    reclaimable: int = 0
-    """How many of them need no quota any more."""
+    """How many pods it asks for, or has quota for once it is admitted: none that is reclaimable."""
     flavors: tuple[str, ...] = ()
     """Names of the ResourceFlavors that the quota is of."""
     updates: tuple[KubeObject, ...] = ()

@@ -163,9 +163,7 @@ def num_base_engines(workload: WorkloadView, snapshot: JobSnapshot) -> int:
     """How many engines, those of the lowest indices, have their quota from the Workload of the job. What has
     become reclaimable never comes back."""
     engines = workload.pod_sets.get(Role.ROLLOUT.value)
-    if engines is None:
-        return 0
-    return max(0, engines.count - engines.reclaimable) // snapshot.nodes_per_engine
+    return engines.count // snapshot.nodes_per_engine if engines else 0
 
 
 def workload_of_replica(draft: Draft, observed: Observed, replica: int) -> WorkloadView | None:

@@ -214,16 +214,17 @@ def _pods_ready(workload: WorkloadView, *, is_ready: bool) -> dict[str, tuple[bo
 
 def _reclaimable(draft: Draft, observed: Observed, base: WorkloadView) -> KubeObject:
     """Engines that are gone and not wanted any more, as pods that need no quota; of a part that was admitted
-    also what makes up no engine. It only grows, and holds as long as the Workload."""
+    also what makes up no engine. It only grows, and holds as long as the Workload. Kueue counts it from all
+    pods for which the Workload was made, also where it was admitted with fewer."""
     snapshot, engines = draft.snapshot, base.pod_sets.get(Role.ROLLOUT.value)
     if engines is None:
         return {}
     highest = max((engine.position[0] + 1 for engine in observed.rollouts if not engine.is_over), default=0)
     num_nodes = snapshot.nodes_per_engine
     needed = min(max(snapshot.num_engines, highest), engines.count // num_nodes) * num_nodes
-    if engines.count - needed <= engines.reclaimable:
+    if needed >= engines.count:
         return {}
-    return {"reclaimablePods": [{"name": Role.ROLLOUT.value, "count": engines.count - needed}]}
+    return {"reclaimablePods": [{"name": Role.ROLLOUT.value, "count": engines.declared - needed}]}
 
 
 def _cleared(draft: Draft, workload: WorkloadView, now: datetime) -> Draft:
