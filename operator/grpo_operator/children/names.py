@@ -12,7 +12,6 @@ from grpo_api.contract.labels import bounded, short_hash
 
 _LONGEST_SUFFIX = len("-123456-trainer-a123456-1234")
 _TRAINER = re.compile(r"-trainer-a(?P<attempt>\d+)-(?P<index>\d+)$")
-_EXTRA_WORKLOAD = re.compile(r"-engine-(?P<replica>\d+)$")
 _ROLLOUT = re.compile(r"-rollout-(?P<replica>\d+)-i(?P<incarnation>\d+)(-(?P<node>\d+))?$")
 
 
@@ -48,6 +47,12 @@ class Names:
         """The Workload of an engine that is in none of the job's own."""
         return f"{self.base}-engine-{replica}"
 
+    def extra_replica(self, workload: str) -> int | None:
+        """The replica of the name of an engine's own Workload; None for any other name. A job may itself have
+        a name that ends with `-engine`, and a hash of digits alone."""
+        match = re.fullmatch(rf"{re.escape(self.base)}-engine-(\d+)", workload)
+        return int(match[1]) if match else None
+
     def config(self, revision: str) -> str:
         """The ConfigMap of a revision."""
         return f"{self.base}-config-{revision}"
@@ -78,12 +83,6 @@ def trainer_position(name: str) -> tuple[int, int] | None:
     """(attempt, index) of a trainer pod's name; None for any other name."""
     match = _TRAINER.search(name)
     return (int(match["attempt"]), int(match["index"])) if match else None
-
-
-def extra_replica(name: str) -> int | None:
-    """The replica of the name of an engine's own Workload; None for any other name."""
-    match = _EXTRA_WORKLOAD.search(name)
-    return int(match["replica"]) if match else None
 
 
 def rollout_slot(replica: int) -> str:

@@ -12,7 +12,7 @@ from datetime import datetime
 from grpo_api.contract.environment import Role
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, QueueStatus
-from grpo_operator.children.names import Names, extra_replica
+from grpo_operator.children.names import Names
 from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.children.workloads import extra_workload, job_workload
 from grpo_operator.cluster.kinds import WORKLOADS, KubeObject
@@ -83,8 +83,8 @@ def _given_up(draft: Draft, observed: Observed) -> Draft:
 def _ended(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """Finished once no pod is left that could have the quota. The Workload of the job stays as long as the
     job."""
-    extras = _without_pods(_extras(observed), observed)
-    draft = _deleting(draft, extras)
+    extras = _extras(observed)
+    draft = _deleting(draft, (extras[replica] for replica in extras.keys() - _replicas_with_pods(observed)))
     base, end = job_workload_of(observed), condition(draft.status, ConditionType.FINISHED)
     if base is None or base.is_finished or end is None or pods_left(observed):
         return draft
@@ -97,7 +97,7 @@ def _suspended(draft: Draft, observed: Observed, now: datetime, *, runtime_image
     suspended by a person or a rule leaves it."""
     if pods_left(observed):
         return draft
-    draft = _deleting(draft, _extras(observed))
+    draft = _deleting(draft, _extras(observed).values())
     base = job_workload_of(observed)
     if not is_for_queue(draft.status):
         return _deleting(draft, [base] if base else [])
@@ -129,8 +129,7 @@ def _keep_extras(draft: Draft, observed: Observed, base: WorkloadView, now: date
     added again after others were given back: what was reclaimable never comes back."""
     num_base = num_base_engines(base, draft.snapshot)
     wanted = range(num_base, draft.snapshot.num_engines)
-    for found in _extras(observed):
-        replica = extra_replica(found.name)
+    for replica, found in _extras(observed).items():
         engines = [engine for engine in observed.rollouts if engine.position[0] == replica]
         if (replica not in wanted or found.is_finished) and not engines:
             draft = _deleting(draft, [found])
@@ -174,13 +173,15 @@ def _is_outdated(base: WorkloadView, draft: Draft, snapshot: JobSnapshot) -> boo
     return base.queue != queue.name or num_base > snapshot.num_engines or is_too_small
 
 
-def _extras(observed: Observed) -> list[WorkloadView]:
-    return [found for found in observed.workloads.values() if extra_replica(found.name) is not None]
+def _extras(observed: Observed) -> dict[int, WorkloadView]:
+    """The Workloads of single engines, by replica."""
+    names = Names.of(job=observed.job.name, uid=observed.job.uid)
+    found = {names.extra_replica(name): workload for name, workload in observed.workloads.items()}
+    return {replica: workload for replica, workload in found.items() if replica is not None}
 
 
-def _without_pods(extras: Iterable[WorkloadView], observed: Observed) -> list[WorkloadView]:
-    with_pods = {engine.position[0] for engine in observed.rollouts if not engine.is_over}
-    return [found for found in extras if extra_replica(found.name) not in with_pods]
+def _replicas_with_pods(observed: Observed) -> set[int]:
+    return {engine.position[0] for engine in observed.rollouts if not engine.is_over}
 
 
 def _deleting(draft: Draft, workloads: Iterable[WorkloadView]) -> Draft:
