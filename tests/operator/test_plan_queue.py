@@ -426,9 +426,41 @@ def test_part_of_the_engines_may_be_admitted_and_the_others_follow():
     assert set(cluster.workloads) == {cluster.base, *(f"{cluster.base}-engine-{i}" for i in (1, 2))}
 
 
+def of_two_pods(**rollout: Any) -> dict[str, Any]:
+    """An engine of two pods."""
+    engine = {"engine": {"tensorParallelSize": 2}, "trainer": {"numNodes": 1}}
+    return {**engine, "rollout": {"nodesPerReplica": 2, **rollout}}
+
+
+def test_the_quota_of_an_engine_stays_until_all_its_pods_have_ended():
+    cluster = training(**of_two_pods(replicas=2))
+    scale(cluster, 1)
+    cluster.settle()
+    cluster.change(cluster.pod("rollout-1-i0-1"), phase="Failed", is_ready=False)
+    cluster.settle()
+    assert "reclaimablePods" not in workload(cluster)["status"]
+    settle_with_pods(cluster)
+    assert workload(cluster)["status"]["reclaimablePods"] == [{"name": "rollout", "count": 2}]
+
+
+def test_an_added_engine_of_a_job_that_has_ended_keeps_its_quota_until_all_its_pods_have_ended():
+    cluster = training(**of_two_pods(replicas=1))
+    scale(cluster, 2)
+    cluster.settle()
+    kueue.admit(workload(cluster, extra=1))
+    settle_with_pods(cluster)
+    cluster.end(cluster.pod("trainer-a1-0"), termination(0))
+    cluster.settle()
+    cluster.change(cluster.pod("rollout-1-i0-1"), phase="Succeeded", is_ready=False)
+    cluster.settle()
+    assert len(cluster.workloads) == 2
+    cluster.vanish_deleted()
+    cluster.settle()
+    assert list(cluster.workloads) == [cluster.base]
+
+
 def test_a_part_of_an_engine_is_given_back():
-    several = {"engine": {"tensorParallelSize": 2}, "trainer": {"numNodes": 1}}
-    cluster = queued(rollout={"replicas": 3, "minReplicas": 1, "nodesPerReplica": 2}, **several)
+    cluster = queued(**of_two_pods(replicas=3, minReplicas=1))
     assert workload(cluster)["spec"]["podSets"][1]["minCount"] == 2
     kueue.admit(workload(cluster), rollout=3)
     cluster.start()

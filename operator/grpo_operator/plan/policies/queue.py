@@ -181,7 +181,9 @@ def _extras(observed: Observed) -> dict[int, WorkloadView]:
 
 
 def _replicas_with_pods(observed: Observed) -> set[int]:
-    return {engine.position[0] for engine in observed.rollouts if not engine.is_over}
+    """Replicas of which a pod has not ended. An engine is over as soon as one of its pods is."""
+    pods = (pod for engine in observed.rollouts for pod in engine.pods)
+    return {pod.position[0] for pod in pods if not pod.is_over}
 
 
 def _deleting(draft: Draft, workloads: Iterable[WorkloadView]) -> Draft:
@@ -220,7 +222,7 @@ def _reclaimable(draft: Draft, observed: Observed, base: WorkloadView) -> KubeOb
     snapshot, engines = draft.snapshot, base.pod_sets.get(Role.ROLLOUT.value)
     if engines is None:
         return {}
-    highest = max((engine.position[0] + 1 for engine in observed.rollouts if not engine.is_over), default=0)
+    highest = max((replica + 1 for replica in _replicas_with_pods(observed)), default=0)
     num_nodes = snapshot.nodes_per_engine
     needed = min(max(snapshot.num_engines, highest), engines.count // num_nodes) * num_nodes
     if needed >= engines.count:
