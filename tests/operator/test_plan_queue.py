@@ -178,9 +178,35 @@ def test_a_queue_that_nobody_serves_is_asked_about():
 def test_reserved_quota_is_not_enough():
     cluster = queued()
     kueue.reserve(workload(cluster))
+    workload(cluster)["status"]["admissionChecks"] = [
+        {"name": "budget", "state": "Ready", "message": "there is money"},
+        {"name": "capacity", "state": "Pending", "message": "Waiting for the ProvisioningRequest"},
+        {"name": "licence", "state": "Pending", "message": ""},
+    ]
     cluster.settle()
     assert cluster.pods == {}
-    assert "admission checks are not over" in cluster.condition(ConditionType.READY).message
+    open_checks = "capacity (Waiting for the ProvisioningRequest), licence (Pending)"
+    said = cluster.condition(ConditionType.READY).message
+    assert f"admission checks are not over: {open_checks}" in said
+
+
+def test_a_job_with_quota_anew_waits_for_its_checks_and_not_for_quota():
+    cluster = training()
+    kueue.evict(workload(cluster))
+    settle_with_pods(cluster)
+    kueue.reserve(workload(cluster))  # Admitted stays False, because of NoReservation
+    cluster.settle()
+    assert "the quota is reserved" in cluster.condition(ConditionType.READY).message
+
+
+def test_a_workload_that_somebody_has_deactivated_is_named():
+    cluster = queued()
+    kueue.keep_waiting(workload(cluster), "insufficient quota")
+    workload(cluster)["spec"]["active"] = False
+    kueue.evict(workload(cluster), reason="Deactivated", message="The workload is deactivated")
+    cluster.settle()
+    said = cluster.condition(ConditionType.READY).message
+    assert "team: Deactivated: The workload is deactivated; Kueue does not admit Workload" in said
 
 
 @pytest.mark.parametrize("kind", [RESOURCE_FLAVORS, WORKLOAD_PRIORITY_CLASSES])
@@ -227,7 +253,9 @@ def test_pods_go_where_the_flavors_and_the_admission_checks_say():
         "nodeSelector": {"example.test/zone": "a"},
     }
     kueue.admit(workload(cluster))
-    workload(cluster)["status"]["admissionChecks"] = [{"name": "check", "podSetUpdates": [update]}]
+    workload(cluster)["status"]["admissionChecks"] = [
+        {"name": "check", "state": "Ready", "podSetUpdates": [update]}
+    ]
     cluster.start()
     trainer, engine = (cluster.bodies[cluster.pod(name)] for name in ("trainer-a1-0", "rollout-0-i0"))
     assert trainer["spec"]["nodeSelector"] == {"example.test/gpu": "h100"}

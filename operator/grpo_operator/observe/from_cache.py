@@ -120,9 +120,8 @@ def workload_view(item: KubeObject) -> WorkloadView:
         each["name"]: each for each in (status.get("admission") or {}).get("podSetAssignments", ())
     }
     reclaimable = {each["name"]: each["count"] for each in status.get("reclaimablePods", ())}
-    updates = [
-        update for check in status.get("admissionChecks", ()) for update in check.get("podSetUpdates", ())
-    ]
+    checks = status.get("admissionChecks", ())
+    updates = [update for check in checks for update in check.get("podSetUpdates", ())]
 
     def pod_set(declared: KubeObject) -> PodSetView:
         name = declared["name"]
@@ -145,6 +144,12 @@ def workload_view(item: KubeObject) -> WorkloadView:
         pod_sets={each["name"]: pod_set(each) for each in spec["podSets"]},
         conditions=tuple(status.get("conditions", ())),
         is_deleting="deletionTimestamp" in meta,
+        is_active=spec.get("active", True),
+        open_checks={
+            check["name"]: check.get("message") or check["state"]
+            for check in checks
+            if check["state"] != "Ready"
+        },
     )
 
 

@@ -205,6 +205,10 @@ class WorkloadView:
     conditions: tuple[KubeObject, ...] = ()
     """As they are stored."""
     is_deleting: bool = False
+    is_active: bool = True
+    """Whether Kueue may admit it. Somebody may have set that to false, as Kueue does after many tries."""
+    open_checks: Mapping[str, str] = field(default_factory=dict)
+    """What each admission check says that is not ready, or the name of its state."""
 
     def condition(self, kind: str) -> KubeObject | None:
         """Its condition of this type."""

@@ -95,18 +95,20 @@ def _refused(observed: Observed, name: str) -> ReasonMessage | None:
 
 def why_waiting(workload: WorkloadView) -> str:
     """Why a Workload is not admitted, in Kueue's words."""
-    for kind, is_bad in (
-        ("Finished", "True"),
-        ("Evicted", "True"),
-        ("QuotaReserved", "False"),
-        ("Admitted", "False"),
-    ):
+    if not workload.is_active:
+        evicted = workload.condition("Evicted")
+        # Kueue says nothing of it where the Workload was evicted before
+        is_said = evicted is not None and evicted["reason"].startswith("Deactivated")
+        said = f"{evicted['reason']}: {evicted.get('message', '')}; " if evicted and is_said else ""
+        return f"{said}Kueue does not admit Workload {workload.name} until its spec.active is true"
+    for kind, is_bad in (("Finished", "True"), ("Evicted", "True"), ("QuotaReserved", "False")):
         found = workload.condition(kind)
         waits_anew = kind == "Evicted" and not workload.has_quota and workload.condition("QuotaReserved")
         if found is not None and found["status"] == is_bad and found.get("message") and not waits_anew:
             return f"{found['reason']}: {found['message']}"
     if workload.has_quota:
-        return "the quota is reserved, and admission checks are not over"
+        checks = ", ".join(f"{name} ({what})" for name, what in workload.open_checks.items())
+        return f"the quota is reserved, and admission checks are not over: {checks or 'not known yet'}"
     return (
         f"Kueue has said nothing about Workload {workload.name} yet: does LocalQueue {workload.queue} exist?"
     )
