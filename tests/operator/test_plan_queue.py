@@ -415,6 +415,20 @@ def test_an_engine_that_is_added_waits_for_a_quota_of_its_own_and_goes_alone():
     assert list(cluster.workloads) == [cluster.base]
 
 
+def test_an_engine_that_is_added_has_the_priority_that_its_job_has():
+    cluster = a_cluster(queueName=None)
+    cluster.labels = {labels.QUEUE_NAME: "team", labels.PRIORITY_CLASS: "high"}
+    cluster.settle()
+    kueue.admit(workload(cluster))
+    cluster.start()
+    cluster.labels = {labels.QUEUE_NAME: "other", labels.PRIORITY_CLASS: "higher"}
+    scale(cluster, 3)
+    cluster.settle()
+    of_job, of_engine = (item["spec"] for item in (workload(cluster), workload(cluster, extra=2)))
+    for field in ("queueName", "priority", "priorityClassRef"):
+        assert of_engine[field] == of_job[field]
+
+
 def test_engines_that_go_are_reclaimable_for_good_and_one_that_comes_back_is_an_extra():
     cluster = training(rollout={"replicas": 3})
     scale(cluster, 1)

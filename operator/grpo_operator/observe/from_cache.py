@@ -141,6 +141,8 @@ def workload_view(item: KubeObject) -> WorkloadView:
         resource_version=meta["resourceVersion"],
         generation=meta.get("generation", 1),
         queue=spec.get("queueName", ""),
+        priority_class=(spec.get("priorityClassRef") or {}).get("name", ""),
+        priority=spec.get("priority", 0),
         pod_sets={each["name"]: pod_set(each) for each in spec["podSets"]},
         conditions=tuple(status.get("conditions", ())),
         is_deleting="deletionTimestamp" in meta,

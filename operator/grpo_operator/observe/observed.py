@@ -202,6 +202,9 @@ class WorkloadView:
     generation: int
     queue: str
     pod_sets: Mapping[str, PodSetView]
+    priority_class: str = ""
+    """Name of its WorkloadPriorityClass; empty where it has none."""
+    priority: int = 0
     conditions: tuple[KubeObject, ...] = ()
     """As they are stored."""
     is_deleting: bool = False

@@ -14,7 +14,7 @@ from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, QueueStatus
 from grpo_operator.children.names import Names
 from grpo_operator.children.snapshot import JobSnapshot
-from grpo_operator.children.workloads import extra_workload, job_workload
+from grpo_operator.children.workloads import Place, extra_workload, job_workload
 from grpo_operator.cluster.kinds import WORKLOADS, KubeObject
 from grpo_operator.observe.observed import EngineView, Observed, WorkloadView
 from grpo_operator.plan.conditions import condition, is_true
@@ -126,7 +126,8 @@ def _with_pods(draft: Draft, observed: Observed, now: datetime) -> Draft:
 
 def _keep_extras(draft: Draft, observed: Observed, base: WorkloadView, now: datetime) -> Draft:
     """Each engine that has no quota from the Workload of the job has a Workload of its own, also one that is
-    added again after others were given back: what was reclaimable never comes back."""
+    added again after others were given back: what was reclaimable never comes back. It has the priority of
+    the job's, whatever the job names by now: Kueue is to take it before the job."""
     num_base = num_base_engines(base, draft.snapshot)
     wanted = range(num_base, draft.snapshot.num_engines)
     for replica, found in _extras(observed).items():
@@ -143,9 +144,7 @@ def _keep_extras(draft: Draft, observed: Observed, base: WorkloadView, now: date
         for replica in wanted
         if draft.snapshot.names.extra_workload(replica=replica) not in observed.workloads
     ]
-    place = place_of(observed, draft.status.queue.name) if draft.status.queue else None
-    if place is None or isinstance(place, ReasonMessage):
-        return draft
+    place = Place(base.queue, base.priority_class, base.priority)
     return draft.creating(*(extra_workload(draft.snapshot, place, replica=replica) for replica in missing))
 
 
