@@ -235,6 +235,16 @@ def test_without_kueue_a_new_job_waits_and_one_that_trains_goes_on():
     assert cluster.status.phase is Phase.RUNNING and cluster.running() != []
 
 
+def test_no_pod_is_made_on_quota_that_was_taken_back_before_workloads_could_not_be_read():
+    cluster = training()
+    kueue.evict(workload(cluster))
+    cluster.queue_problem = "the list is refused"
+    cluster.vanish(cluster.pod("trainer-a1-0"))
+    cluster.settle()
+    assert (cluster.status.attempt, cluster.names("trainer")) == (2, [])
+    assert cluster.condition(ConditionType.RUNNING).reason == "QueueUnavailable"
+
+
 def test_a_job_without_a_queue_has_no_workload():
     cluster = a_cluster(queueName=None).start()
     assert cluster.workloads == {} and cluster.status.queue is None

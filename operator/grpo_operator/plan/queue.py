@@ -182,7 +182,7 @@ def placement_of_trainer(draft: Draft, observed: Observed) -> Placement | Reason
     if draft.status.queue is None:
         return NOWHERE
     base = job_workload_of(observed)
-    if base is None:
+    if base is None or not base.is_admitted:  # it has pods only because nobody can say what Kueue has decided
         why = observed.queue_problem or "the Workload of the job is not known"
         return ReasonMessage(Reason.QUEUE_UNAVAILABLE, f"queue {draft.status.queue.name}: {why}")
     return placement_of(base, observed, role=Role.TRAINER)
