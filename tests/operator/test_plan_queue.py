@@ -123,6 +123,15 @@ def test_a_label_of_the_job_names_queue_and_priority_where_the_spec_does_not():
     assert cluster.status.queue and cluster.status.queue.name == "other"
 
 
+def test_a_job_that_leaves_its_queue_before_it_is_admitted_leaves_no_workload():
+    cluster = a_cluster(queueName=None)
+    cluster.labels = {labels.QUEUE_NAME: "team"}
+    cluster.settle()
+    cluster.labels = {}
+    cluster.start()
+    assert cluster.names("trainer") == ["trainer-a1-0"] and cluster.workloads == {}
+
+
 def test_it_says_what_it_waits_for_in_the_words_of_kueue():
     cluster = queued()
     message = "couldn't assign flavors to pod set trainer: insufficient unused quota for cpu"

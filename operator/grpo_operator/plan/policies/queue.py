@@ -110,7 +110,10 @@ def _suspended(draft: Draft, observed: Observed, now: datetime, *, runtime_image
 
 
 def _with_pods(draft: Draft, observed: Observed, now: datetime) -> Draft:
-    """While the job has pods, or makes them again later in the same attempt."""
+    """While the job has pods, or makes them again later in the same attempt. One that has left its queue
+    before it was admitted needs no Workload."""
+    if draft.status.queue is None:
+        return _deleting(draft, observed.workloads.values())
     base = job_workload_of(observed)
     if base is None or not base.is_admitted:
         return draft
