@@ -396,6 +396,26 @@ def test_a_suspended_job_gives_its_quota_back_and_asks_again_in_the_queue_that_i
     assert cluster.names("trainer") == ["trainer-a2-0"]
 
 
+def test_a_queue_that_was_changed_while_nobody_looked_is_the_one_in_which_the_job_goes_on():
+    cluster = training()
+    change_spec(cluster, suspend=True)
+    settle_with_pods(cluster)
+    change_spec(cluster, queue_name="other", suspend=False)
+    cluster.settle()
+    assert workload(cluster)["spec"]["queueName"] == "other" and cluster.running() == []
+
+
+def test_a_job_in_another_queue_does_not_go_on_with_the_quota_of_the_first():
+    cluster = training()
+    change_spec(cluster, suspend=True)
+    cluster.settle()
+    change_spec(cluster, queue_name="other", suspend=False)  # its pods still end
+    cluster.settle()
+    assert "the Workload in queue team goes first" in cluster.status.suspension.message  # type: ignore[union-attr]
+    settle_with_pods(cluster)
+    assert workload(cluster)["spec"]["queueName"] == "other" and cluster.running() == []
+
+
 # Scaling
 
 

@@ -47,14 +47,18 @@ def why_not_admitted(observed: Observed, status: GRPOJobStatus) -> ReasonMessage
         why = ReasonMessage(Reason.QUEUE_UNAVAILABLE, f"{place}: {observed.queue_problem}")
         return why if is_waiting else None
     found = job_workload_of(observed)
-    if found is not None and found.is_admitted:
+    if found is not None and found.is_admitted and found.queue == queue.name:
         where = placement_of(found, observed, role=Role.TRAINER)
         return where if is_waiting and isinstance(where, ReasonMessage) else None
     if found is None:
         return _without_workload(observed, place)
-    if found.is_evicted and found.has_quota:
-        return ReasonMessage(Reason.EVICTED_FROM_QUEUE, f"{place}: {why_waiting(found)}")
-    return ReasonMessage(Reason.QUEUED, f"{place}: {why_waiting(found)}{_before(observed, found)}")
+    if found.queue != queue.name:
+        reason, said = Reason.QUEUED, f"the Workload in queue {found.queue} goes first"
+    elif found.is_evicted and found.has_quota:
+        reason, said = Reason.EVICTED_FROM_QUEUE, why_waiting(found)
+    else:
+        reason, said = Reason.QUEUED, why_waiting(found) + _before(observed, found)
+    return ReasonMessage(reason, f"{place}: {said}")
 
 
 def is_told_to_wait(observed: Observed) -> bool:

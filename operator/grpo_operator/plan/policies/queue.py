@@ -41,12 +41,12 @@ other it does so by itself, or not at all."""
 
 def choose_queue(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """The queue is what the spec or the label says when the job begins, and stays that until somebody
-    suspends the job."""
+    suspends the job. It is then what they say when that is over: nobody need have seen them before."""
     spec, status = observed.job.spec, draft.status
     if spec is None:
         return draft
-    is_free = status.attempt == 0 or (status.is_suspended and bool(spec.suspend))
-    if not is_free:
+    is_out_of_queue = status.suspension is not None and status.suspension.reason in _LEAVES_QUEUE
+    if status.attempt > 0 and not (status.is_suspended and is_out_of_queue):
         return draft
     name = queue_asked_for(observed.job)
     workload = Names.of(job=observed.job.name, uid=observed.job.uid).workload
@@ -166,13 +166,14 @@ def _snapshot(draft: Draft, observed: Observed, *, runtime_image: str) -> JobSna
 
 
 def _is_outdated(base: WorkloadView, draft: Draft, snapshot: JobSnapshot) -> bool:
-    """Whether a Workload without quota asks for something else than the job needs by now. After an eviction
-    it keeps its place in the queue, unless it would ask for too much."""
+    """Whether a Workload is of another queue than the job, or without quota and asks for something else than
+    the job needs by now. After an eviction it keeps its place in the queue, unless it would ask for too
+    much."""
     queue, num_base = draft.status.queue, num_base_engines(base, snapshot)
-    if base.has_quota or queue is None:
-        return False
+    if queue is None or base.queue != queue.name:
+        return queue is not None
     is_too_small = draft.status.attempt == 0 and num_base < snapshot.num_engines
-    return base.queue != queue.name or num_base > snapshot.num_engines or is_too_small
+    return not base.has_quota and (num_base > snapshot.num_engines or is_too_small)
 
 
 def _extras(observed: Observed) -> dict[int, WorkloadView]:
