@@ -76,6 +76,15 @@ def settle_with_pods(cluster: FakeCluster) -> None:
     cluster.settle()
 
 
+def settle_without_room(cluster: FakeCluster) -> None:
+    """Until the job has given back the nodes that are not enough, and its pods have ended."""
+    while not cluster.status.is_held_back:
+        cluster.now += timedelta(seconds=30)
+        cluster.settle()
+    cluster.vanish_deleted()
+    cluster.settle()
+
+
 # Before it is admitted
 
 
@@ -452,6 +461,21 @@ def test_an_engine_that_is_added_waits_for_a_quota_of_its_own_and_goes_alone():
     scale(cluster, 2)
     settle_with_pods(cluster)
     assert list(cluster.workloads) == [cluster.base]
+
+
+def test_an_added_engine_gives_its_quota_back_while_its_job_does_without_nodes():
+    cluster = training()
+    scale(cluster, 3)
+    cluster.settle()
+    kueue.admit(workload(cluster, extra=2))
+    settle_with_pods(cluster)
+    cluster.end(cluster.pod("trainer-a1-0"), termination(137))
+    cluster.has_room, cluster.progress = False, None
+    settle_without_room(cluster)
+    kueue.evict(workload(cluster, extra=2))
+    cluster.settle()
+    assert cluster.status.is_held_back
+    assert kueue.conditions(workload(cluster, extra=2))["QuotaReserved"] == ("False", "Pending")
 
 
 def test_an_engine_that_is_added_has_the_priority_that_its_job_has():

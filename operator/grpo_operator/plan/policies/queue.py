@@ -124,7 +124,7 @@ def _with_pods(draft: Draft, observed: Observed, now: datetime) -> Draft:
         _pods_ready(base, is_ready=_are_base_pods_ready(draft, observed, base)),
         other=_reclaimable(draft, observed, base),
     )
-    return _keep_extras(draft, observed, base, now) if draft.stage is Stage.ACTIVE else draft
+    return _keep_extras(draft, observed, base, now)
 
 
 def _keep_extras(draft: Draft, observed: Observed, base: WorkloadView, now: datetime) -> Draft:
