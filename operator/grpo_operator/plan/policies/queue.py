@@ -45,7 +45,7 @@ def choose_queue(draft: Draft, observed: Observed, now: datetime) -> Draft:
     spec, status = observed.job.spec, draft.status
     if spec is None:
         return draft
-    is_out_of_queue = status.suspension is not None and status.suspension.reason in _LEAVES_QUEUE
+    is_out_of_queue = status.suspension is not None and not is_for_queue(status)
     if status.attempt > 0 and not (status.is_suspended and is_out_of_queue):
         return draft
     name = queue_asked_for(observed.job)
