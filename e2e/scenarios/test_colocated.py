@@ -1,4 +1,4 @@
-"""A job whose trainer holds its engines: it learns, and a trainer that dies continues from its checkpoint.
+"""A job whose trainer holds its engines: a trainer that dies continues from its checkpoint.
 
 The tests share the job and run in the order they are written in.
 """
@@ -14,8 +14,7 @@ pytestmark = pytest.mark.cluster
 
 JOB = "copy"
 CLAIM = "checkpoints"
-STEPS = 60
-"""Enough for more than half of the reward: in test_learning.py a job has a hundred."""
+STEPS = 45
 
 
 @pytest.fixture(scope="module")
@@ -65,14 +64,13 @@ def test_a_killed_training_process_is_attempt_2_from_the_checkpoint(job: str, na
     assert (failure["pod"], failure["exitCode"]) == (trainer["metadata"]["name"], 137)
 
 
-def test_the_job_completes_and_has_learned_more_than_half_of_its_task(job: str, namespace: Namespace) -> None:
+def test_the_job_completes_with_every_step_in_its_metrics(job: str, namespace: Namespace) -> None:
     namespace.wait_for_finish(job)
     finished: Object = namespace.job(job)
     assert condition(finished, "Complete") == "True", namespace.describe()
     metrics = namespace.metrics(CLAIM)
     assert [record.step for record in metrics] == list(range(1, STEPS + 1))
     assert min(record.step for record in metrics if record.attempt == 2) > 10
-    assert sum(record.values["reward"] for record in metrics[-10:]) / 10 >= 0.5
     assert finished["status"]["reward"] == f"{metrics[-1].values['reward']:.3f}"
 
 

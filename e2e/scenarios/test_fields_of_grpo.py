@@ -91,6 +91,7 @@ def test_losses_a_reference_an_evaluation_and_a_service_are_those_of_the_job(nam
     assert TOKEN not in namespace.describe() + str(namespace.job("fields"))
 
 
+@pytest.mark.matrix
 def test_completions_of_several_turns_are_made_by_the_function_in_a_config_map(namespace: Namespace) -> None:
     files = [f"--from-file={EXAMPLE / name}" for name in ("calculator.py", "train.jsonl")]
     namespace.kubectl("create", "configmap", "calculator", *files)

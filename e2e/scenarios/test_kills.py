@@ -15,7 +15,7 @@ pytestmark = pytest.mark.cluster
 
 JOB = "copy"
 CLAIM = "checkpoints"
-STEPS, SAVED_EVERY_STEPS = 160, 20
+STEPS, SAVED_EVERY_STEPS = 120, 20
 PACE_SECONDS = 0.3
 """The job outlives all kills, and leaves the machine to what is started again."""
 
@@ -146,7 +146,8 @@ def test_after_all_kills_the_job_completes_and_has_learned_its_task(job: str, na
     assert condition(namespace.job(job), "Complete") == "True", namespace.describe()
     metrics = namespace.metrics(CLAIM)
     assert [record.step for record in metrics] == list(range(1, STEPS + 1))
-    # it begins near .015 and reaches .84 to 1, as the seed and a CPU's rounding have it
+    # it begins near .015 and reaches .80 to .99, as the seed and a CPU's rounding have it
+    assert sum(record.values["reward"] for record in metrics[:10]) / 10 < 0.1
     assert sum(record.values["reward"] for record in metrics[-10:]) / 10 >= 0.6
     assert max(record.values.get("sync/max_probe_error", 0.0) for record in metrics) <= 1e-4
 
