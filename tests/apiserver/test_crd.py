@@ -26,6 +26,7 @@ from grpo_api.v1alpha1.status import (
     ResumedFrom,
     RoleStatus,
     RolloutStatus,
+    Stopping,
     Suspension,
     WaitingForRoom,
     WeightSyncStatus,
@@ -90,6 +91,7 @@ def full_status() -> GRPOJobStatus:
         failures_since_progress=1,
         disruptions_since_progress=1,
         highest_checkpoint_step=10,
+        stopping=Stopping(since=NOW, reason="DeadlineExceeded", message="it took longer than an hour"),
         suspension=Suspension(
             since=NOW, until=NOW, reason="SuspendedByRule", message="rule gpu", spec_suspend=False
         ),
