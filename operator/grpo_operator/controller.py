@@ -14,7 +14,7 @@ from grpo_operator.apply.workloads import patch_workloads
 from grpo_operator.children.child import Child
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import Client
-from grpo_operator.cluster.kinds import JOBS, PODS, SECRETS, KubeObject
+from grpo_operator.cluster.kinds import JOBS, PODS, SECRETS, WORKLOADS, KubeObject
 from grpo_operator.find_missing import find_missing
 from grpo_operator.observe.cache import Cache, Key
 from grpo_operator.observe.from_cache import (
@@ -38,8 +38,8 @@ _AT_ONCE = 0.0
 _DELETE_AGAIN_SECONDS = 600.0
 """When a job that this operator may not delete is tried again: somebody may have given it the right."""
 _AFTER_MAKING_SECONDS = 0.5
-"""When pods that were just made are looked at, together with what has changed by then. If nobody takes them
-up, such as a scheduler that does not exist, nothing changes, and no event wakes the job."""
+"""When pods and Workloads that were just made are looked at, together with what has changed by then. If
+nobody takes them up, such as a scheduler that does not exist, nothing changes, and no event wakes the job."""
 
 
 class Controller:
@@ -108,7 +108,7 @@ class Controller:
         is_one_gone = await delete_objects(self._client, self._cache, job, children)
         self._state.mark_deleted(key, [deletion.name for deletion in children])
         await stop_pods(self._client, self._cache, job, plan.stop)
-        held, has_made_pods = self._seconds_until_next_try(key, plan.create, now=now), False
+        held, has_made_some = self._seconds_until_next_try(key, plan.create, now=now), False
         if not held:
             refusal = await apply_children(self._client, self._cache, job, plan.create)
             if self._remember_refusal(key, refusal, now=now):
@@ -116,14 +116,14 @@ class Controller:
             if refusal is None:
                 pods = [child.name for child in plan.create if child.kind == PODS]
                 self._state.mark_made(key, pods, now=now)
-                has_made_pods = bool(pods)
+                has_made_some = any(child.kind in (PODS, WORKLOADS) for child in plan.create)
                 if any(child.kind == SECRETS and not child.is_expected for child in plan.create):
                     self._state.mark_tokens_made(key, now=now)
             held = self._state.seconds_until_next_try(key, now=now)
         has_changed = await patch_workloads(self._client, self._cache, job, plan.patch)
         waits = [
             _AT_ONCE if is_one_gone or has_changed else None,
-            _AFTER_MAKING_SECONDS if has_made_pods else None,
+            _AFTER_MAKING_SECONDS if has_made_some else None,
             held or None,
             plan.requeue_after,
             *[await self._delete_job(key, job, each) for each in plan.delete if each.kind == JOBS],

@@ -285,13 +285,18 @@ class Operator:
             self._cache.queue_problems[namespace] = problem
             if problem != known:
                 log.warning("Workloads cannot be listed: %s", error)
+                self._plan_all(namespace)
             return {}
         if self._cache.queue_problems.pop(namespace, None):
             log.info("Workloads can be listed again")
-            for key in self._cache.job_keys():
-                if namespace in (None, key[0]):
-                    self._queue.add(key)
+            self._plan_all(namespace)
         return {WORKLOADS: found}
+
+    def _plan_all(self, namespace: str | None) -> None:
+        """Put every job of a namespace into the queue, or of all (None)."""
+        for key in self._cache.job_keys():
+            if namespace in (None, key[0]):
+                self._queue.add(key)
 
     async def _follow_workloads(self, namespace: str | None) -> None:
         """Take in what happens to Workloads, with a list before each watch. What ends a watch ends no other

@@ -1,5 +1,5 @@
 """Reads what a plan of a job in a queue needs and no watch shows: the flavors of its quota and its priority
-class, which are of no namespace, and its place in the queue. The cache keeps it for all jobs."""
+class, which are of no namespace, and its position in the queue. The cache keeps it for all jobs."""
 
 import logging
 from collections.abc import Mapping
@@ -14,8 +14,8 @@ from grpo_operator.plan.queue import is_pending, job_workload_of, objects_needed
 
 log = logging.getLogger(__name__)
 
-PLACES_SECONDS = 15.0
-"""How long the places in a queue are taken to be those that were read."""
+POSITIONS_SECONDS = 15.0
+"""How long the positions in a queue are taken to be those that were read."""
 
 
 async def read_queue(client: Client, cache: Cache, observed: Observed, *, now: datetime) -> bool:
@@ -26,10 +26,10 @@ async def read_queue(client: Client, cache: Cache, observed: Observed, *, now: d
     for kind, name in sorted(missing, key=lambda each: (each[0].plural, each[1])):
         cache.cluster_objects[kind, name] = await _read(client, kind, name)
     namespace, queue = observed.job.namespace, _waits_in(observed)
-    known = cache.queue_places.get((namespace, queue))
-    is_old = known is None or abs((now - known[0]).total_seconds()) > PLACES_SECONDS
+    known = cache.queue_positions.get((namespace, queue))
+    is_old = known is None or abs((now - known[0]).total_seconds()) > POSITIONS_SECONDS
     if queue and is_old:
-        cache.queue_places[namespace, queue] = now, await _places(client, namespace, queue)
+        cache.queue_positions[namespace, queue] = now, await _positions(client, namespace, queue)
     return bool(missing) or bool(queue and is_old)
 
 
@@ -52,12 +52,12 @@ def _waits_in(observed: Observed) -> str:
     return queue.name if queue is not None and workload is not None and is_pending(workload) else ""
 
 
-async def _places(client: Client, namespace: str, queue: str) -> Mapping[str, int]:
+async def _positions(client: Client, namespace: str, queue: str) -> Mapping[str, int]:
     """How many Workloads are before each of those that wait in a queue. Kueue need not serve this, and a job
     waits as well without it: none are known then."""
     try:
         found = await client.get(pending_workloads(queue), namespace, "")
     except errors.KubernetesError as error:
-        log.debug("the places in queue %s/%s are not known: %s", namespace, queue, error)
+        log.debug("the positions in queue %s/%s are not known: %s", namespace, queue, error)
         return {}
     return {item["metadata"]["name"]: item["positionInLocalQueue"] for item in found.get("items", ())}

@@ -246,3 +246,45 @@ def test_an_operator_of_one_namespace_needs_its_clusterrole_too(
         said = reason_of(namespace, is_reason="QueueUnavailable")
         assert "may not read ResourceFlavor gpu" in said and "kueue.enabled" in said
         assert namespace.pods("trainer") == []
+
+
+def pods_of(namespace: Namespace) -> list[tuple[str, Any]]:
+    """(uid, when it was deleted) of each pod of the job."""
+    found = (pod.metadata for role in ("trainer", "rollout") for pod in namespace.pods(role))
+    return [(each.uid, each.deletion_timestamp) for each in found]
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_job_that_trains_goes_on_when_kueue_is_removed_and_is_queued_once_kueue_is_back(
+    namespace: Namespace, kubectl: Kubectl, kubelet: FakeKubelet, tmp_path: Path, workloads: Workloads
+):
+    with running_operator(kubectl, namespace, tmp_path) as operator:
+        namespace.apply_job(queueName="team")
+        workloads.decide(fake_kueue.admit)
+        (trainer,) = wait_for_pods(namespace, "trainer", 1)
+        kubelet.run(trainer)
+        for pod in wait_for_pods(namespace, "rollout", 2):
+            kubelet.run(pod)
+        wait_until("its pods are ready", lambda: "PodsReady" in workloads.conditions())
+        before = pods_of(namespace)
+        kubectl.run("delete", "crd", f"{WORKLOADS.plural}.{WORKLOADS.group}")
+        wait_until(
+            "the job says that there is no Kueue",
+            lambda: "looks again every" in namespace.condition("Ready").get("message", ""),
+        )
+        said = namespace.condition("Ready")["message"]
+        assert "the job goes on with the pods that it has" in said
+        assert "set spec.suspend to true, remove spec.queueName" in said
+        assert pods_of(namespace) == before
+
+        install_kueue(kubectl)
+        workloads.wait_for()
+        wait_until(
+            "the job waits for a word of Kueue",
+            lambda: "Kueue has said nothing" in namespace.condition("Ready").get("message", ""),
+        )
+        assert pods_of(namespace) == before
+        workloads.decide(fake_kueue.admit)
+        wait_for_pods(namespace, "trainer", 1, attempt=2)
+        assert namespace.status()["restarts"] == namespace.status()["disruptions"] == 0
+        assert operator.stop() == 0

@@ -416,6 +416,7 @@ class FakeCluster:
             assert child.name not in self.workloads, f"{child.name} is created twice"
             self._num_made += 1
             own = {"uid": f"uid-{self._num_made}", "resourceVersion": "1", "generation": 1}
+            own |= {"creationTimestamp": f"{self.now:%Y-%m-%dT%H:%M:%SZ}"}
             self.workloads[child.name] = {**child.body, "metadata": {**child.body["metadata"], **own}}
         elif is_pod_group(child.kind):
             self._make_pod_group(child)

@@ -10,7 +10,7 @@ from grpo_api.contract.environment import Role
 from grpo_api.v1alpha1.spec import Gang
 from grpo_api.v1alpha1.status import Phase
 from grpo_operator.children.gangs import GANG_SCHEDULERS, pod_group
-from grpo_operator.children.workloads import Place, job_workload
+from grpo_operator.children.workloads import QueueAndPriority, job_workload
 from grpo_operator.cluster.kinds import JOBS, PODS, WORKLOADS
 from grpo_operator.observe.cache import Cache
 from grpo_operator.observe.from_cache import job_and_pods, job_view, observe
@@ -85,7 +85,7 @@ def test_suspend_is_read_also_where_the_rest_of_the_spec_cannot_be(suspend: obje
 
 def test_the_workloads_of_a_job_are_found_although_it_does_not_control_them():
     cache, snapshot = Cache(), run()
-    made = job_workload(snapshot, Place("team")).body
+    made = job_workload(snapshot, QueueAndPriority("team")).body
     status = {
         "admission": {"podSetAssignments": [{"name": "rollout", "count": 1, "flavors": {"cpu": "gpu"}}]},
         "reclaimablePods": [{"name": "rollout", "count": 1}],
@@ -103,7 +103,7 @@ def test_the_workloads_of_a_job_are_found_although_it_does_not_control_them():
 
 def test_no_other_object_is_a_jobs_that_does_not_control_it():
     cache = Cache()
-    owners = job_workload(run(), Place("team")).body["metadata"]["ownerReferences"]
+    owners = job_workload(run(), QueueAndPriority("team")).body["metadata"]["ownerReferences"]
     meta = {"name": "copy-1", "namespace": "default", "ownerReferences": owners, **STORED}
     cache.put(PODS, {"kind": "Pod", "metadata": meta, "spec": {"containers": []}})
     assert cache.pods(("default", UID)) == ()

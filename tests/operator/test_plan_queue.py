@@ -1,5 +1,6 @@
 """A job in a queue of Kueue: its Workloads, what it makes of Kueue's decisions, and what it tells Kueue."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +11,7 @@ from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, Phase
 from grpo_operator.cluster.kinds import PODS, RESOURCE_FLAVORS, WORKLOAD_PRIORITY_CLASSES
 from grpo_operator.observe.observed import Refusal
-from grpo_operator.plan.policies.queue import PLACE_SECONDS
+from grpo_operator.plan.policies.queue import POSITION_SECONDS
 
 from . import fake_kueue as kueue
 from .fake_cluster import FakeCluster, report, run, spec, termination
@@ -154,13 +155,13 @@ def test_it_says_what_it_waits_for_in_the_words_of_kueue():
 @pytest.mark.parametrize(
     ("num", "said"), [(0, "it is the first in its queue"), (3, "3 before it in its queue")]
 )
-def test_its_place_in_the_queue_is_said_where_kueue_says_it(num: int, said: str):
+def test_its_position_in_the_queue_is_said_where_kueue_says_it(num: int, said: str):
     cluster = queued()
     kueue.keep_waiting(workload(cluster), "insufficient quota")
     cluster.num_before_in_queue = num
     plan = cluster.settle()
     assert f"Pending: insufficient quota ({said})" in cluster.condition(ConditionType.READY).message
-    assert plan.requeue_after == PLACE_SECONDS
+    assert plan.requeue_after == POSITION_SECONDS
 
 
 def test_a_job_that_is_admitted_at_once_is_not_said_to_have_waited_or_to_have_been_suspended():
@@ -251,6 +252,72 @@ def test_without_kueue_a_new_job_waits_and_one_that_trains_goes_on():
     cluster.queue_problem, cluster.workloads = "the list is refused", {}
     cluster.settle()
     assert cluster.status.phase is Phase.RUNNING and cluster.running() != []
+
+
+def refused(cluster: FakeCluster, message: str) -> None:
+    """The API server does not take the Workload of the job."""
+    cluster.refused_pods = {cluster.base}
+    cluster.refusal = Refusal(cluster.base, ReasonMessage("QueueUnavailable", message))
+
+
+def test_a_job_goes_on_without_its_workload_where_no_other_can_be_made_and_gets_no_other_pod():
+    cluster = training()
+    before = cluster.running()
+    cluster.workloads = {}
+    refused(cluster, "the cluster does not know workloads")
+    cluster.settle()
+    assert cluster.running() == before and cluster.status.phase is Phase.RUNNING
+    said = "the job goes on with the pods that it has: queue team: the cluster does not know workloads"
+    assert said in cluster.condition(ConditionType.READY).message
+    cluster.vanish(cluster.pod("rollout-1-i0"))
+    cluster.settle()
+    assert cluster.names("rollout") == ["rollout-0-i0"]
+    said = "engine 1 is in queue team: the cluster does not know workloads"
+    assert said in cluster.condition(ConditionType.ROLLOUT_READY).message
+    cluster.vanish(cluster.pod("trainer-a1-0"))
+    cluster.settle()
+    assert (cluster.status.attempt, cluster.names("trainer")) == (2, [])
+    assert cluster.condition(ConditionType.RUNNING).reason == "QueueUnavailable"
+
+
+def test_a_job_leaves_its_queue_where_kueue_does_not_come_back():
+    cluster = training()
+    cluster.queue_problem, cluster.workloads = "the list is refused", {}
+    change_spec(cluster, suspend=True)
+    settle_with_pods(cluster)
+    change_spec(cluster, queue_name=None)
+    cluster.settle()
+    change_spec(cluster, suspend=False)
+    cluster.progress = None
+    settle_with_pods(cluster)
+    assert cluster.status.queue is None and cluster.names("trainer") == ["trainer-a2-0"]
+
+
+def unreadable(cluster: FakeCluster) -> None:
+    cluster.spec, cluster.problem = None, "spec.new is of a newer release"
+
+
+def without_network_policies(cluster: FakeCluster) -> None:
+    cluster.has_network_policies = False
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"), [(unreadable, "SchemaSkew"), (without_network_policies, "NetworkPoliciesOff")]
+)
+def test_a_job_that_cannot_begin_asks_for_no_quota_and_says_why(
+    how: Callable[[FakeCluster], None], reason: str
+):
+    cluster = queued(**of_two_pods(replicas=1))
+    known = cluster.spec
+    how(cluster)
+    cluster.settle()
+    assert cluster.workloads == {} and cluster.pods == {}
+    for kind in (ConditionType.READY, ConditionType.SUSPENDED, ConditionType.RUNNING):
+        assert cluster.condition(kind).reason == reason
+    cluster.spec, cluster.problem, cluster.has_network_policies = known, "", True
+    cluster.settle()
+    assert list(cluster.workloads) == [cluster.base]
+    assert cluster.condition(ConditionType.SUSPENDED).reason == "Queued"
 
 
 def test_no_pod_is_made_on_quota_that_was_taken_back_before_workloads_could_not_be_read():
@@ -356,7 +423,7 @@ def test_an_evicted_job_gives_its_quota_back_after_its_pods_and_goes_on_uncounte
     assert (cluster.status.restarts, cluster.status.disruptions) == (before.restarts, before.disruptions)
 
 
-def test_an_evicted_job_whose_spec_nobody_can_read_keeps_its_place():
+def test_an_evicted_job_whose_spec_nobody_can_read_keeps_its_position():
     cluster = training()
     kueue.evict(workload(cluster))
     cluster.settle()
@@ -376,14 +443,72 @@ def test_another_eviction_is_requeued_by_kueue_itself():
     assert kueue.conditions(workload(cluster))["Requeued"] == ("False", "PodsReadyTimeout")
 
 
-def test_a_workload_that_somebody_has_deleted_is_made_again_after_the_pods_are_gone():
+def test_a_job_whose_spec_nobody_can_read_gives_its_quota_back_and_asks_for_none_meanwhile():
     cluster = training()
+    known = cluster.spec
+    unreadable(cluster)
+    cluster.settle()
+    kueue.evict(workload(cluster))
+    settle_with_pods(cluster)
+    assert cluster.running() == []
+    assert kueue.conditions(workload(cluster))["QuotaReserved"] == ("False", "Pending")
+    kueue.admit(workload(cluster))
+    settle_with_pods(cluster)
+    assert cluster.workloads == {} and cluster.running() == []
+    assert cluster.condition(ConditionType.READY).reason == "SchemaSkew"
+    cluster.spec, cluster.problem, cluster.progress = known, "", None
+    cluster.settle()
+    kueue.admit(workload(cluster))
+    cluster.settle()
+    assert cluster.names("trainer") == ["trainer-a2-0"]
+
+
+@pytest.mark.parametrize("is_suspended", [False, True])
+def test_an_evicted_job_with_a_stored_spec_goes_on_once_it_is_admitted_unless_it_is_suspended(
+    is_suspended: bool,
+):
+    cluster = training()
+    cluster.stored_spec = run(queueName="team", **CLAIM).spec
+    kueue.evict(workload(cluster))
+    settle_with_pods(cluster)
+    unreadable(cluster)
+    cluster.unread_suspend, cluster.progress = is_suspended, None
+    kueue.admit(workload(cluster))
+    settle_with_pods(cluster)
+    assert cluster.names("trainer") == ([] if is_suspended else ["trainer-a2-0"])
+    assert list(cluster.workloads) == ([] if is_suspended else [cluster.base])
+
+
+def without_workload() -> FakeCluster:
+    """A job that trains and whose Workload somebody has deleted: it has made another."""
+    cluster = training()
+    cluster.now += timedelta(minutes=5)
     del cluster.workloads[cluster.base]
     cluster.settle()
-    assert cluster.running() == [] and cluster.workloads == {}
-    cluster.vanish_deleted()
+    return cluster
+
+
+def test_a_job_whose_workload_is_gone_goes_on_until_kueue_has_looked_at_the_next_one():
+    cluster = without_workload()
+    assert cluster.running() == training().running() and list(cluster.workloads) == [cluster.base]
+    said = cluster.condition(ConditionType.READY).message
+    assert "goes on with the pods that it has: queue team: Kueue has said nothing about Workload" in said
+    kueue.keep_waiting(workload(cluster), "insufficient quota")
     cluster.settle()
-    assert list(cluster.workloads) == [cluster.base]
+    assert (cluster.running(), cluster.status.phase) == ([], Phase.QUEUED)
+
+
+def test_pods_whose_workload_is_gone_go_before_they_come_with_the_quota_of_the_next_one():
+    cluster = without_workload()
+    kueue.admit(workload(cluster))
+    (event,) = cluster.plan().events
+    assert event.why.reason == "EvictedFromQueue" and "was made after them" in event.why.message
+    cluster.settle()
+    assert cluster.running() == []
+    cluster.progress = None
+    settle_with_pods(cluster)
+    assert cluster.names("trainer") == ["trainer-a2-0"] and len(cluster.names("rollout")) == 2
+    assert (cluster.status.restarts, cluster.status.disruptions) == (0, 0)
 
 
 def test_a_suspended_job_gives_its_quota_back_and_asks_again_in_the_queue_that_it_names_then():
@@ -476,6 +601,24 @@ def test_an_added_engine_gives_its_quota_back_while_its_job_does_without_nodes()
     cluster.settle()
     assert cluster.status.is_held_back
     assert kueue.conditions(workload(cluster, extra=2))["QuotaReserved"] == ("False", "Pending")
+
+
+def test_an_evicted_engine_of_a_job_that_is_left_alone_goes_and_gives_its_quota_back():
+    cluster = training()
+    scale(cluster, 3)
+    cluster.settle()
+    kueue.admit(workload(cluster, extra=2))
+    settle_with_pods(cluster)
+    unreadable(cluster)
+    cluster.settle()
+    kueue.evict(workload(cluster, extra=2))
+    cluster.settle()
+    assert cluster.names("rollout", is_deleting=True) == ["rollout-2-i0"]
+    assert kueue.conditions(workload(cluster, extra=2))["QuotaReserved"] == ("True", "QuotaReserved")
+    cluster.vanish_deleted()
+    cluster.settle()
+    assert kueue.conditions(workload(cluster, extra=2))["QuotaReserved"] == ("False", "Pending")
+    assert cluster.names("rollout") == ["rollout-0-i0", "rollout-1-i0"]
 
 
 def test_an_engine_that_is_added_has_the_priority_that_its_job_has():
@@ -603,6 +746,49 @@ def test_a_job_that_was_scaled_down_and_evicted_has_the_engines_that_are_left_ag
 def test_a_queued_job_that_is_scaled_asks_anew():
     cluster = queued()
     scale(cluster, 4)
+    cluster.settle()
+    assert workload(cluster)["spec"]["podSets"][1]["count"] == 4
+
+
+def test_a_queued_job_that_is_scaled_down_keeps_its_position():
+    cluster = queued(rollout={"replicas": 3})
+    uid = workload(cluster)["metadata"]["uid"]
+    scale(cluster, 2)
+    cluster.settle()
+    kueue.admit(workload(cluster))
+    settle_with_pods(cluster)
+    kueue.evict(workload(cluster))
+    settle_with_pods(cluster)
+    scale(cluster, 1)
+    cluster.settle()
+    assert workload(cluster)["status"]["reclaimablePods"] == [{"name": "rollout", "count": 2}]
+    kueue.admit(workload(cluster))
+    settle_with_pods(cluster)
+    assert len(cluster.names("rollout")) == 1 and cluster.names("trainer") == ["trainer-a2-0"]
+    assert [item["metadata"]["uid"] for item in cluster.workloads.values()] == [uid]
+
+
+def test_a_queued_job_gets_the_priority_that_its_label_names_by_now():
+    cluster = a_cluster(queueName=None)
+    cluster.labels = {labels.QUEUE_NAME: "team"}
+    cluster.settle()
+    cluster.labels |= {labels.PRIORITY_CLASS: "high"}
+    cluster.settle()
+    assert workload(cluster)["spec"]["priority"] == 1000
+    cluster.labels |= {labels.PRIORITY_CLASS: "higher"}
+    cluster.cluster_objects[WORKLOAD_PRIORITY_CLASSES, "higher"] = "there is no WorkloadPriorityClass higher"
+    cluster.settle()
+    assert workload(cluster)["spec"]["priority"] == 1000
+    assert "; there is no WorkloadPriorityClass higher" in cluster.condition(ConditionType.READY).message
+
+
+def test_a_workload_that_somebody_has_deactivated_stays_whatever_the_job_asks_for():
+    cluster = queued()
+    workload(cluster)["spec"]["active"] = False
+    scale(cluster, 4)
+    cluster.settle()
+    assert workload(cluster)["spec"]["active"] is False
+    workload(cluster)["spec"]["active"] = True
     cluster.settle()
     assert workload(cluster)["spec"]["podSets"][1]["count"] == 4
 

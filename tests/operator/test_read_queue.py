@@ -9,7 +9,7 @@ from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import Client
 from grpo_operator.cluster.kinds import RESOURCE_FLAVORS, WORKLOAD_PRIORITY_CLASSES, Kind
 from grpo_operator.observe.cache import Cache
-from grpo_operator.read_queue import PLACES_SECONDS, read_queue
+from grpo_operator.read_queue import POSITIONS_SECONDS, read_queue
 
 from . import fake_kueue as kueue
 from .fake_cluster import NOW, FakeCluster, spec
@@ -65,7 +65,7 @@ async def test_what_cannot_be_read_is_a_sentence(error: errors.KubernetesError, 
     assert isinstance(found, str) and said in found
 
 
-async def test_the_place_in_the_queue_is_read_anew_from_time_to_time():
+async def test_the_position_in_the_queue_is_read_anew_from_time_to_time():
     cluster, cache = waiting(), Cache()
     items = [{"metadata": {"name": "other"}, "positionInLocalQueue": 0}]
     items.append({"metadata": {"name": cluster.base}, "positionInLocalQueue": 1})
@@ -75,11 +75,11 @@ async def test_the_place_in_the_queue_is_read_anew_from_time_to_time():
     assert client.asked[-1] == asked
     assert cache.num_before(("default", cluster.base), queue="team") == 1
     assert not await read_queue(client, cache, cluster.observed(), now=NOW)
-    later = NOW + timedelta(seconds=PLACES_SECONDS + 1)
+    later = NOW + timedelta(seconds=POSITIONS_SECONDS + 1)
     assert await read_queue(client, cache, cluster.observed(), now=later)
 
 
-async def test_a_kueue_that_does_not_say_places_keeps_nobody_waiting():
+async def test_a_kueue_that_does_not_say_positions_keeps_nobody_waiting():
     cluster, cache = waiting(), Cache()
     client = FakeKueueApi(high={"value": 1000}, pendingworkloads=errors.Transient("HTTP 503"))
     assert await read_queue(client, cache, cluster.observed(), now=NOW)

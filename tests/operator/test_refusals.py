@@ -48,7 +48,14 @@ def test_a_pod_group_that_cannot_be_made_names_what_is_missing_and_the_fix(
 @pytest.mark.parametrize(
     ("error", "what"),
     [
-        (errors.NotFound("404 page not found"), "come with Kueue: install that"),
+        (errors.NotFound("404 page not found"), "come with Kueue: install that, or take the job out of its"),
+        (
+            errors.Forbidden(
+                'workloads.kueue.x-k8s.io "x" is forbidden: create not allowed while custom resource '
+                "definition is terminating"
+            ),
+            "set spec.suspend to true, remove spec.queueName",
+        ),
         (errors.Forbidden('User "y" cannot create resource "workloads"'), "`kueue.enabled` of the chart"),
         (
             errors.ServerFailed(

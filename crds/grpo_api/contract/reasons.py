@@ -39,8 +39,9 @@ class Reason(StrEnum):
     """Kueue has admitted the job: its pods are made, as those of the next attempt if there was one before,
     which is not counted."""
     EVICTED_FROM_QUEUE = "EvictedFromQueue"
-    """Kueue has taken the quota back, as by preemption; the message has what Kueue says. The pods save a
-    checkpoint and end, and the next attempt follows once the job is admitted again; not counted."""
+    """Kueue has taken the quota back, as by preemption, or it is gone with the Workload of the job; the
+    message says which. The pods save a checkpoint and end, and the next attempt follows once the job is
+    admitted again; not counted."""
 
     WAITING_FOR_GROUP = "WaitingForGroup"
     """A pod gets a node together with the others of its group, as `scheduling.gang` says, and one of them
@@ -164,8 +165,8 @@ class Reason(StrEnum):
     scheduler, or the operator has no right on its PodGroups; the message says which; the job waits."""
     QUEUE_UNAVAILABLE = "QueueUnavailable"
     """The cluster does not have Kueue, Kueue is down, the operator does not look at it or lacks a right on
-    its objects, or one that the job names does not exist; the message says which; the job waits, and the
-    operator looks again at least every half a minute."""
+    its objects, or one that the job names does not exist; the message says which. The job waits, or goes on
+    with the pods that it has, and the operator looks again at least every half a minute."""
     TOKENS_LOST = "TokensLost"
     """The Secret of a running job was deleted, and new pods need it."""
     NAME_TAKEN = "NameTaken"

@@ -8,6 +8,11 @@ from grpo_operator.cluster import errors
 from grpo_operator.cluster.kinds import WORKLOADS, Kind
 from grpo_operator.observe.observed import Refusal
 
+_LEAVE_QUEUE = (
+    "take the job out of its queue: set spec.suspend to true, remove spec.queueName (or the label "
+    f"{labels.QUEUE_NAME}), and set spec.suspend to false"
+)
+
 
 def explain_refusal(error: errors.KubernetesError, *, kind: Kind, name: str) -> Refusal:
     """Why a child could not be made; the API server's own message is kept."""
@@ -18,11 +23,11 @@ def explain_refusal(error: errors.KubernetesError, *, kind: Kind, name: str) -> 
 def _why_unavailable(error: errors.KubernetesError, kind: Kind) -> tuple[Reason, str] | None:
     """Why the cluster or the operator's rights lack a kind that not every cluster has; None for any other
     error."""
-    if kind.comes_with and isinstance(error, errors.NotFound):
-        field = "spec.queueName" if kind == WORKLOADS else "scheduling.gang"
+    if kind.comes_with and (isinstance(error, errors.NotFound) or _is_being_removed(error)):
+        instead = _LEAVE_QUEUE if kind == WORKLOADS else "create the job anew without scheduling.gang"
         return _unavailable(kind), (
             f"cannot be made, because the cluster does not know {kind.plural} of {kind.api_version}, which "
-            f"come with {kind.comes_with}: install that, or create the job anew without {field}"
+            f"come with {kind.comes_with}: install that, or {instead}"
         )
     if kind.comes_with and isinstance(error, errors.Forbidden) and " cannot " in str(error):
         value = "kueue.enabled" if kind == WORKLOADS else "gangs"
@@ -34,9 +39,14 @@ def _why_unavailable(error: errors.KubernetesError, kind: Kind) -> tuple[Reason,
         return _unavailable(kind), (
             "cannot be made, because Kueue does not answer: its administrator starts it again (mostly "
             "Deployment kueue-controller-manager in namespace kueue-system), and the operator tries again at "
-            "least every half a minute"
+            f"least every half a minute; where it does not come back, {_LEAVE_QUEUE}"
         )
     return None
+
+
+def _is_being_removed(error: errors.KubernetesError) -> bool:
+    """Whether the CRD of the kind is being deleted, and all objects of the kind with it."""
+    return isinstance(error, errors.Forbidden) and "custom resource definition is terminating" in str(error)
 
 
 def _is_by_kueue(error: errors.KubernetesError) -> bool:

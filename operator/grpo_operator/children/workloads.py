@@ -13,8 +13,8 @@ from grpo_operator.cluster.kinds import WORKLOAD_PRIORITY_CLASSES, WORKLOADS, Ku
 
 
 @dataclass(frozen=True)
-class Place:
-    """The place in Kueue that a job asks for."""
+class QueueAndPriority:
+    """What a Workload asks for: a queue, and a priority in it."""
 
     queue: str
     priority_class: str = ""
@@ -23,7 +23,7 @@ class Place:
     """Its value."""
 
 
-def job_workload(snapshot: JobSnapshot, place: Place) -> Child:
+def job_workload(snapshot: JobSnapshot, asked: QueueAndPriority) -> Child:
     """The Workload of the trainer and of as many engines as there should be now."""
     pod_sets = [
         _pod_set(Role.TRAINER, trainer_pod(snapshot, attempt=1, index=0), snapshot.spec.trainer.num_nodes)
@@ -35,31 +35,33 @@ def job_workload(snapshot: JobSnapshot, place: Place) -> Child:
         if fewest is not None and fewest < snapshot.num_engines:
             engines["minCount"] = fewest * snapshot.nodes_per_engine
         pod_sets.append(engines)
-    return _workload(snapshot, place, name=snapshot.names.workload, pod_sets=pod_sets)
+    return _workload(snapshot, asked, name=snapshot.names.workload, pod_sets=pod_sets)
 
 
-def extra_workload(snapshot: JobSnapshot, place: Place, *, replica: int) -> Child:
+def extra_workload(snapshot: JobSnapshot, asked: QueueAndPriority, *, replica: int) -> Child:
     """The Workload of one engine that is not in that of the job."""
     pods = _pod_set(
         Role.ROLLOUT, rollout_pod(snapshot, replica=replica, incarnation=0), snapshot.nodes_per_engine
     )
-    return _workload(snapshot, place, name=snapshot.names.extra_workload(replica=replica), pod_sets=[pods])
+    return _workload(snapshot, asked, name=snapshot.names.extra_workload(replica=replica), pod_sets=[pods])
 
 
-def _workload(snapshot: JobSnapshot, place: Place, *, name: str, pod_sets: list[KubeObject]) -> Child:
+def _workload(
+    snapshot: JobSnapshot, asked: QueueAndPriority, *, name: str, pod_sets: list[KubeObject]
+) -> Child:
     metadata = snapshot.metadata(name, extra={labels.WORKLOAD_JOB_UID: snapshot.uid})
     [owner] = metadata["ownerReferences"]
     # Kueue reads the controller of a Workload, and does not come to an end where it may not read GRPOJobs
     metadata["ownerReferences"] = [{**owner, "controller": False}]
-    spec: KubeObject = {"queueName": place.queue, "podSets": pod_sets}
-    if place.priority_class:
+    spec: KubeObject = {"queueName": asked.queue, "podSets": pod_sets}
+    if asked.priority_class:
         spec |= {
             "priorityClassRef": {
                 "group": WORKLOAD_PRIORITY_CLASSES.group,
                 "kind": WORKLOAD_PRIORITY_CLASSES.name,
-                "name": place.priority_class,
+                "name": asked.priority_class,
             },
-            "priority": place.priority,
+            "priority": asked.priority,
         }
     body = {"apiVersion": WORKLOADS.api_version, "kind": WORKLOADS.name, "metadata": metadata, "spec": spec}
     return Child(WORKLOADS, body)

@@ -71,7 +71,7 @@ class Cache:
         """Why the Workloads of a namespace are not known, or of all (None), where they are not."""
         self.cluster_objects: dict[tuple[Kind, str], KubeObject | str] = {}
         """Objects of no namespace that were read, each as it is or why it could not be read."""
-        self.queue_places: dict[Key, tuple[datetime, Mapping[str, int]]] = {}
+        self.queue_positions: dict[Key, tuple[datetime, Mapping[str, int]]] = {}
         """Of each LocalQueue, by namespace and name: when it was read, and how many Workloads are before each
         of those that wait in it."""
         self.served_schema = EVERYTHING
@@ -223,8 +223,8 @@ class Cache:
     def num_before(self, workload: Key, *, queue: str) -> int | None:
         """How many Workloads of its queue are before a Workload; None where Kueue does not say it."""
         namespace, name = workload
-        _, places = self.queue_places.get((namespace, queue), (None, {}))
-        return places.get(name)
+        _, positions = self.queue_positions.get((namespace, queue), (None, {}))
+        return positions.get(name)
 
     def _drop(self, kind: Kind, key: Key) -> None:
         owner = self._items[kind].pop(key).owner

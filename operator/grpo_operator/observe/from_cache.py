@@ -143,6 +143,7 @@ def workload_view(item: KubeObject) -> WorkloadView:
         queue=spec.get("queueName", ""),
         priority_class=(spec.get("priorityClassRef") or {}).get("name", ""),
         priority=spec.get("priority", 0),
+        created_at=time_of(meta.get("creationTimestamp")),
         pod_sets={each["name"]: pod_set(each) for each in spec["podSets"]},
         conditions=tuple(status.get("conditions", ())),
         is_deleting="deletionTimestamp" in meta,

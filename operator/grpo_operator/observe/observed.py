@@ -14,6 +14,8 @@ from grpo_operator.cluster.kinds import Kind, KubeObject
 
 FINAL_PHASES = frozenset({"Succeeded", "Failed"})
 """Phases that a pod does not leave again."""
+_ORPHAN = "orphan"
+"""The API server's finalizer for a deletion that leaves the children (`--cascade=orphan`)."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,11 @@ class JobView:
     def identity(self) -> tuple[str, str]:
         """(namespace, uid), by which its children are found."""
         return self.namespace, self.uid
+
+    @property
+    def is_held(self) -> bool:
+        """Whether finalizers keep the job, once it is being deleted, and its children go with it."""
+        return bool(self.finalizers) and _ORPHAN not in self.finalizers
 
 
 @dataclass(frozen=True)
@@ -205,6 +212,7 @@ class WorkloadView:
     priority_class: str = ""
     """Name of its WorkloadPriorityClass; empty where it has none."""
     priority: int = 0
+    created_at: datetime | None = None
     conditions: tuple[KubeObject, ...] = ()
     """As they are stored."""
     is_deleting: bool = False

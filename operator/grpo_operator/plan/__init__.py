@@ -108,7 +108,7 @@ def life_cycle(
         # pods that come together have a group before they are there
         (keep_pod_groups, during(left_alone, active, held_back, suspended, stopping, ended)),
         # what Kueue knows of the job, and what it gives back
-        (keep_workloads(runtime_image), during(active, held_back, suspended, ended, deleted)),
+        (keep_workloads(runtime_image), during(left_alone, active, held_back, suspended, ended, deleted)),
         # what pods need comes before them
         (provide_shared, during(active, held_back)),
         # only the job's own pods reach its pods, but for reports

@@ -9,16 +9,30 @@ from grpo_api.v1alpha1.status import GRPOJobStatus, Phase
 from grpo_operator.observe.observed import JobView, Observed
 from grpo_operator.plan.conditions import LONGEST_MESSAGE
 from grpo_operator.plan.draft import Draft, Stage
+from grpo_operator.plan.queue import is_undecided, why_undecided
+from grpo_operator.plan.suspension import pods_left
 
 
 def notes_of(draft: Draft, observed: Observed) -> str:
-    """What this operator has to note: it cannot read the live spec and continues with its snapshot, the CRD
-    of the cluster is too old, or a job that has ended is not deleted although it should be."""
+    """What this operator has to note: it cannot read the live spec and continues with its snapshot, Kueue has
+    decided nothing about a job that goes on, the CRD of the cluster is too old, or a job that has ended is
+    not deleted although it should be."""
     if draft.stage is Stage.ENDED:
         return _note_at_end(draft, observed)[:LONGEST_MESSAGE]
     problem = observed.job.problem if draft.known_snapshot is not None else ""
     of_spec = f"changes to the spec are not followed, because it cannot be read: {problem}" if problem else ""
-    return "; ".join(filter(None, (of_spec, observed.crd_problem)))[:LONGEST_MESSAGE]
+    notes = (of_spec, _note_on_queue(draft, observed), observed.crd_problem)
+    return "; ".join(filter(None, notes))[:LONGEST_MESSAGE]
+
+
+def _note_on_queue(draft: Draft, observed: Observed) -> str:
+    """That a job goes on although nobody can say whether it has quota; empty where somebody can."""
+    queue = draft.status.queue
+    goes_on = draft.stage in (Stage.LEFT_ALONE, Stage.ACTIVE) and bool(pods_left(observed))
+    if queue is None or not goes_on or not is_undecided(observed):
+        return ""
+    why = why_undecided(observed, queue.name)
+    return f"the job goes on with the pods that it has: queue {queue.name}: {why.message}"
 
 
 def _note_at_end(draft: Draft, observed: Observed) -> str:

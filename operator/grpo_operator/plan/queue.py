@@ -7,7 +7,7 @@ from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.children.names import Names
 from grpo_operator.children.placement import Placement
 from grpo_operator.children.snapshot import JobSnapshot
-from grpo_operator.children.workloads import Place
+from grpo_operator.children.workloads import QueueAndPriority
 from grpo_operator.cluster.kinds import RESOURCE_FLAVORS, WORKLOAD_PRIORITY_CLASSES, Kind, KubeObject
 from grpo_operator.observe.observed import JobView, Observed, WorkloadView
 from grpo_operator.plan.draft import Draft
@@ -35,30 +35,69 @@ def is_for_queue(status: GRPOJobStatus) -> bool:
     return status.queue is not None and suspension is not None and suspension.reason not in _IN_NO_QUEUE
 
 
-def why_not_admitted(observed: Observed, status: GRPOJobStatus) -> ReasonMessage | None:
-    """Why a job may have no pods, as its queue has it; None where it may, or is in no queue. While nobody can
-    say what Kueue has decided, a job stays as it is."""
-    queue = status.queue
-    if queue is None:
-        return None
-    is_waiting = status.attempt == 0 or status.is_suspended
-    place = f"queue {queue.name}"
-    if observed.queue_problem:
-        why = ReasonMessage(Reason.QUEUE_UNAVAILABLE, f"{place}: {observed.queue_problem}")
-        return why if is_waiting else None
+def is_in_queue(status: GRPOJobStatus) -> bool:
+    """Whether Kueue decides about the job now: it has a queue, and no person or rule suspends it."""
+    return status.queue is not None and (not status.is_suspended or is_for_queue(status))
+
+
+def is_undecided(observed: Observed) -> bool:
+    """Whether nobody can say what Kueue has decided about a job: Workloads cannot be read, that of the job is
+    gone, as all are once Kueue is removed, or Kueue has not looked at it since it was made. A job that has
+    begun then keeps the pods that it has."""
     found = job_workload_of(observed)
-    if found is not None and found.is_admitted and found.queue == queue.name:
-        where = placement_of(found, observed, role=Role.TRAINER)
-        return where if is_waiting and isinstance(where, ReasonMessage) else None
-    if found is None:
-        return _without_workload(observed, place)
-    if found.queue != queue.name:
-        reason, said = Reason.QUEUED, f"the Workload in queue {found.queue} goes first"
-    elif found.is_evicted and found.has_quota:
-        reason, said = Reason.EVICTED_FROM_QUEUE, why_waiting(found)
-    else:
-        reason, said = Reason.QUEUED, why_waiting(found) + _before(observed, found)
-    return ReasonMessage(reason, f"{place}: {said}")
+    return bool(observed.queue_problem) or found is None or not found.conditions
+
+
+def why_not_admitted(observed: Observed, status: GRPOJobStatus) -> ReasonMessage | None:
+    """Why a job may have no pods, as its queue has it; None where it may, or is in no queue."""
+    queue, found = status.queue, job_workload_of(observed)
+    is_waiting = status.attempt == 0 or status.is_suspended
+    if queue is None or (is_undecided(observed) and not is_waiting):
+        return None
+    why = _why_without_quota(observed, queue.name)
+    if why is not None:
+        return ReasonMessage(why.reason, f"queue {queue.name}: {why.message}")
+    where = placement_of(found, observed, role=Role.TRAINER) if found else None
+    return where if is_waiting and isinstance(where, ReasonMessage) else None
+
+
+def _why_without_quota(observed: Observed, queue: str) -> ReasonMessage | None:
+    """Why Kueue gives the pods of a job no quota in its queue; None where it does."""
+    found = job_workload_of(observed)
+    if observed.queue_problem or found is None:
+        return why_undecided(observed, queue)
+    if found.queue != queue:
+        return ReasonMessage(Reason.QUEUED, f"the Workload in queue {found.queue} goes first")
+    if found.is_admitted:
+        return _why_anew(observed, found)
+    if found.is_evicted and found.has_quota:
+        return ReasonMessage(Reason.EVICTED_FROM_QUEUE, why_waiting(found))
+    return why_undecided(observed, queue)
+
+
+def why_undecided(observed: Observed, queue: str) -> ReasonMessage:
+    """Why Kueue has decided nothing about a job that has no quota, or why nobody can say what."""
+    found, asked = job_workload_of(observed), queue_and_priority(observed, queue)
+    unread = asked if isinstance(asked, ReasonMessage) else None
+    if observed.queue_problem:
+        return ReasonMessage(Reason.QUEUE_UNAVAILABLE, observed.queue_problem)
+    if found is not None:
+        said = why_waiting(found) + _before(observed, found)
+        return ReasonMessage(Reason.QUEUED, f"{said}; {unread.message}" if unread else said)
+    name = Names.of(job=observed.job.name, uid=observed.job.uid).workload
+    being_made = ReasonMessage(Reason.QUEUED, f"Workload {name} is being made")
+    return _refused(observed, name) or unread or being_made
+
+
+def _why_anew(observed: Observed, workload: WorkloadView) -> ReasonMessage | None:
+    """Why the pods of a job go before they come again with the quota of its Workload: they are older. The
+    quota that they had went with the Workload before it, and may have been of other nodes."""
+    pods = (*observed.trainers, *(pod for engine in observed.rollouts for pod in engine.pods))
+    made = [pod.created_at for pod in pods if pod.created_at and not pod.is_over]
+    if workload.created_at is None or not made or min(made) >= workload.created_at:
+        return None
+    message = f"the Workload of its pods is gone and their quota with it; {workload.name} was made after them"
+    return ReasonMessage(Reason.EVICTED_FROM_QUEUE, message)
 
 
 def is_told_to_wait(observed: Observed) -> bool:
@@ -78,17 +117,6 @@ def _before(observed: Observed, workload: WorkloadView) -> str:
 def is_pending(workload: WorkloadView) -> bool:
     """Whether it has no quota, and waits for some."""
     return not (workload.has_quota or workload.is_finished or workload.is_deleting)
-
-
-def _without_workload(observed: Observed, place: str) -> ReasonMessage:
-    name = Names.of(job=observed.job.name, uid=observed.job.uid).workload
-    refused = _refused(observed, name)
-    if refused is not None:
-        return ReasonMessage(refused.reason, f"{place}: {refused.message}")
-    found = place_of(observed, place)
-    if isinstance(found, ReasonMessage):
-        return ReasonMessage(found.reason, f"{place}: {found.message}")
-    return ReasonMessage(Reason.QUEUED, f"{place}: Workload {name} is being made")
 
 
 def _refused(observed: Observed, name: str) -> ReasonMessage | None:
@@ -123,13 +151,13 @@ def _priority_class(job: JobView) -> str:
     return (scheduling.priority_class if scheduling else None) or job.priority_label
 
 
-def place_of(observed: Observed, queue: str) -> Place | ReasonMessage:
-    """The place that the job asks for in a queue, or why that is not known."""
+def queue_and_priority(observed: Observed, queue: str) -> QueueAndPriority | ReasonMessage:
+    """What the job asks for in a queue, or why that is not known."""
     name = _priority_class(observed.job)
     if not name:
-        return Place(queue)
+        return QueueAndPriority(queue)
     found = _read(observed, WORKLOAD_PRIORITY_CLASSES, name)
-    return found if isinstance(found, ReasonMessage) else Place(queue, name, int(found["value"]))
+    return found if isinstance(found, ReasonMessage) else QueueAndPriority(queue, name, int(found["value"]))
 
 
 def objects_needed(observed: Observed) -> set[tuple[Kind, str]]:
@@ -183,13 +211,13 @@ def workload_of_replica(draft: Draft, observed: Observed, replica: int) -> Workl
 
 def placement_of_trainer(draft: Draft, observed: Observed) -> Placement | ReasonMessage:
     """Where the trainer pods go, or why they are not made yet."""
-    if draft.status.queue is None:
+    queue, base = draft.status.queue, job_workload_of(observed)
+    if queue is None:
         return NOWHERE
-    base = job_workload_of(observed)
-    if base is None or not base.is_admitted:  # it has pods only because nobody can say what Kueue has decided
-        why = observed.queue_problem or "the Workload of the job is not known"
-        return ReasonMessage(Reason.QUEUE_UNAVAILABLE, f"queue {draft.status.queue.name}: {why}")
-    return placement_of(base, observed, role=Role.TRAINER)
+    if base is not None and base.is_admitted:
+        return placement_of(base, observed, role=Role.TRAINER)
+    why = why_undecided(observed, queue.name)
+    return ReasonMessage(why.reason, f"queue {queue.name}: {why.message}")
 
 
 def placement_of_engine(draft: Draft, observed: Observed, replica: int) -> Placement | ReasonMessage:
@@ -197,11 +225,11 @@ def placement_of_engine(draft: Draft, observed: Observed, replica: int) -> Place
     queue = draft.status.queue
     if queue is None:
         return NOWHERE
-    found = workload_of_replica(draft, observed, replica)
+    found, base = workload_of_replica(draft, observed, replica), job_workload_of(observed)
     if found is not None and found.is_admitted:
         return placement_of(found, observed, role=Role.ROLLOUT)
-    if observed.queue_problem:
-        why = ReasonMessage(Reason.QUEUE_UNAVAILABLE, observed.queue_problem)
+    if observed.queue_problem or base is None or not base.is_admitted:
+        why = why_undecided(observed, queue.name)
     elif found is None:
         name = draft.snapshot.names.extra_workload(replica=replica)
         why = _refused(observed, name) or ReasonMessage(Reason.QUEUED, "its Workload is being made")
@@ -224,7 +252,8 @@ def why_taken(draft: Draft, observed: Observed, replica: int) -> str:
 
 def may_have_engine(draft: Draft, observed: Observed, replica: int) -> bool:
     """Whether an engine that is there may stay. While nobody can say what Kueue has decided, it does."""
-    if draft.status.queue is None or observed.queue_problem:
+    base = job_workload_of(observed)
+    if draft.status.queue is None or observed.queue_problem or base is None or not base.is_admitted:
         return True
     found = workload_of_replica(draft, observed, replica)
     return found is not None and found.is_admitted

@@ -12,18 +12,19 @@ from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.v1alpha1.status import GRPOJobStatus, Suspension
 from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.draft import Draft, Stage
-from grpo_operator.plan.queue import why_not_admitted
+from grpo_operator.plan.queue import is_for_queue, why_not_admitted
 
 _LONGEST_MESSAGE = 4096
 
 
 def why_suspended(observed: Observed, status: GRPOJobStatus) -> ReasonMessage | None:
-    """Why the job is to be suspended; None where it is not. While its spec cannot be read it stays as it
-    is."""
+    """Why the job is to be suspended; None where it is not. While its spec cannot be read it stays as it is,
+    but for what Kueue decides."""
     job, current = observed.job, _current(status)
-    if job.spec is not None and job.suspend:
+    is_queued = current is not None and is_for_queue(status)
+    if job.suspend and (job.spec is not None or is_queued):
         return ReasonMessage(Reason.SUSPENDED, "spec.suspend is true")
-    if current is not None:
+    if current is not None and not is_queued:
         is_by_rule = current.reason == Reason.SUSPENDED_BY_RULE
         if job.spec is None or (is_by_rule and job.suspend == current.spec_suspend):
             return ReasonMessage(current.reason, current.message)
@@ -40,7 +41,7 @@ def suspended(draft: Draft, observed: Observed, now: datetime, why: ReasonMessag
         message=why.message[:_LONGEST_MESSAGE],
         spec_suspend=job.suspend if why.reason == Reason.SUSPENDED_BY_RULE else None,
     )
-    if current is not None and job.spec is None:
+    if current is not None and why == ReasonMessage(current.reason, current.message):
         suspension = current
     draft = draft.with_status(suspension=suspension, waiting_for_room=None, starting_since=None)
     return replace(draft, stage=Stage.SUSPENDED, left_alone=None, without_pods=why)

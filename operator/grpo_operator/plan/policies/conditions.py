@@ -294,8 +294,11 @@ def _no_learning_signal(draft: Draft) -> dict[ConditionType, ConditionState]:
 def _suspended(draft: Draft) -> dict[ConditionType, ConditionState]:
     """True once the pods of a suspended job are gone; nothing before a job was suspended."""
     kind, suspension = ConditionType.SUSPENDED, draft.status.suspension
-    if suspension is None or draft.stage is Stage.LEFT_ALONE:
+    if suspension is None:
         return {}
+    if draft.stage is Stage.LEFT_ALONE:
+        why, is_by_person = draft.left_alone, suspension.until is None and not is_for_queue(draft.status)
+        return {} if why is None or draft.status.attempt > 0 or is_by_person else {kind: _not_met(why)}
     if draft.stage is Stage.ENDED:
         return {kind: _not_met(_how_it_ended(draft))}
     if draft.stage is Stage.SUSPENDED and draft.waits_for:

@@ -6,37 +6,30 @@ job that somebody suspends gives its quota back by the deletion of its Workloads
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import datetime
 
-from grpo_api.contract.environment import Role
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, QueueStatus
 from grpo_operator.children.names import Names
 from grpo_operator.children.snapshot import JobSnapshot
-from grpo_operator.children.workloads import Place, extra_workload, job_workload
+from grpo_operator.children.workloads import QueueAndPriority, extra_workload, job_workload
 from grpo_operator.cluster.kinds import WORKLOADS, KubeObject
 from grpo_operator.observe.observed import EngineView, Observed, WorkloadView
 from grpo_operator.plan.conditions import condition, is_true
-from grpo_operator.plan.draft import Deletion, Draft, Policy, Stage, WorkloadPatch
+from grpo_operator.plan.draft import Deletion, Draft, Policy, Stage
 from grpo_operator.plan.queue import (
     is_for_queue,
     job_workload_of,
     num_base_engines,
-    place_of,
+    queue_and_priority,
     queue_asked_for,
 )
 from grpo_operator.plan.snapshots import snapshot_to_come
 from grpo_operator.plan.suspension import pods_left
+from grpo_operator.plan.workload_status import patched, pods_ready, reclaimable, with_quota_given_back
 
-_LONGEST_MESSAGE = 32768
-_ORPHAN = "orphan"
-"""The API server's finalizer for a deletion that leaves the children."""
-PLACE_SECONDS = 30.0
-"""How often a job that waits says its place in the queue anew: no event says that it has changed."""
-_REQUEUED_AT_ONCE = frozenset({"Preempted", "NodeFailures"})
-"""Reasons of an eviction after which Kueue puts a Workload back into its queue when it is told so. After any
-other it does so by itself, or not at all."""
+POSITION_SECONDS = 30.0
+"""How often a job that waits says its position in the queue anew: no event says that it has changed."""
 
 
 def choose_queue(draft: Draft, observed: Observed, now: datetime) -> Draft:
@@ -65,17 +58,18 @@ def keep_workloads(runtime_image: str) -> Policy:
             return _given_up(draft, observed)
         if draft.stage is Stage.ENDED:
             return _ended(draft, observed, now)
+        if draft.stage is Stage.LEFT_ALONE:
+            return _left_alone(draft, observed, now)
         if draft.stage is Stage.SUSPENDED:
             return _suspended(draft, observed, now, runtime_image=runtime_image)
-        return _with_pods(draft, observed, now)
+        return _with_pods(draft, observed, now, runtime_image=runtime_image)
 
     return keep
 
 
 def _given_up(draft: Draft, observed: Observed) -> Draft:
     """A finalizer may hold a deleted job, but not its quota. Without one the Workloads go with the job."""
-    holders = observed.job.finalizers
-    if not holders or _ORPHAN in holders or pods_left(observed):
+    if not observed.job.is_held or pods_left(observed):
         return draft
     return _deleting(draft, observed.workloads.values())
 
@@ -89,7 +83,20 @@ def _ended(draft: Draft, observed: Observed, now: datetime) -> Draft:
     if base is None or base.is_finished or end is None or pods_left(observed):
         return draft
     reason = "Succeeded" if is_true(draft.status, ConditionType.COMPLETE) else "Failed"
-    return _patched(draft, base, now, {"Finished": (True, reason, end.message)})
+    return patched(draft, base, now, {"Finished": (True, reason, end.message)})
+
+
+def _left_alone(draft: Draft, observed: Observed, now: datetime) -> Draft:
+    """A job that nobody continues holds no quota without pods: others would be evicted for it, or wait. An
+    engine whose quota Kueue takes goes, which needs no spec."""
+    if not pods_left(observed):
+        return _deleting(draft, observed.workloads.values())
+    for replica, found in _extras(observed).items():
+        engines = _engines_of(observed, replica)
+        if found.is_evicted:
+            draft = draft.deleting_pods(engines)
+            draft = draft if engines else with_quota_given_back(draft, found, now)
+    return draft
 
 
 def _suspended(draft: Draft, observed: Observed, now: datetime, *, runtime_image: str) -> Draft:
@@ -104,25 +111,31 @@ def _suspended(draft: Draft, observed: Observed, now: datetime, *, runtime_image
     if base is None:
         return _creating_base(draft, observed, runtime_image=runtime_image)
     snapshot = _snapshot(draft, observed, runtime_image=runtime_image)
-    if base.is_finished or (snapshot is not None and _is_outdated(base, draft, snapshot)):
+    if base.is_finished or (snapshot is not None and _is_outdated(base, draft, observed, snapshot)):
         return _deleting(draft, [base])
-    return _cleared(draft, base, now).waking_after(PLACE_SECONDS)
+    draft = with_quota_given_back(draft, base, now)
+    if snapshot is not None and not base.has_quota:
+        draft = patched(draft, base, now, {}, other=_reclaimable(snapshot, observed, base))
+    return draft.waking_after(POSITION_SECONDS)
 
 
-def _with_pods(draft: Draft, observed: Observed, now: datetime) -> Draft:
+def _with_pods(draft: Draft, observed: Observed, now: datetime, *, runtime_image: str) -> Draft:
     """While the job has pods, or makes them again later in the same attempt. One that has left its queue
-    before it was admitted needs no Workload."""
+    before it was admitted needs no Workload. One that is gone is made again beside the pods: they stay until
+    Kueue has looked at it."""
     if draft.status.queue is None:
         return _deleting(draft, observed.workloads.values())
     base = job_workload_of(observed)
-    if base is None or not base.is_admitted:
+    if base is None:
+        return _creating_base(draft, observed, runtime_image=runtime_image)
+    if not base.is_admitted:
         return draft
-    draft = _patched(
+    draft = patched(
         draft,
         base,
         now,
-        _pods_ready(base, is_ready=_are_base_pods_ready(draft, observed, base)),
-        other=_reclaimable(draft, observed, base),
+        pods_ready(base, is_ready=_are_base_pods_ready(draft, observed, base)),
+        other=_reclaimable(draft.snapshot, observed, base),
     )
     return _keep_extras(draft, observed, base, now)
 
@@ -134,29 +147,29 @@ def _keep_extras(draft: Draft, observed: Observed, base: WorkloadView, now: date
     num_base = num_base_engines(base, draft.snapshot)
     wanted = range(num_base, draft.snapshot.num_engines)
     for replica, found in _extras(observed).items():
-        engines = [engine for engine in observed.rollouts if engine.position[0] == replica]
+        engines = _engines_of(observed, replica)
         if (replica not in wanted or found.is_finished) and not engines:
             draft = _deleting(draft, [found])
         elif found.is_evicted and not engines:
-            draft = _cleared(draft, found, now)
+            draft = with_quota_given_back(draft, found, now)
         elif found.is_admitted:
             is_ready = any(_runs(engine) for engine in engines)
-            draft = _patched(draft, found, now, _pods_ready(found, is_ready=is_ready))
+            draft = patched(draft, found, now, pods_ready(found, is_ready=is_ready))
     missing = [
         replica
         for replica in wanted
         if draft.snapshot.names.extra_workload(replica=replica) not in observed.workloads
     ]
-    place = Place(base.queue, base.priority_class, base.priority)
-    return draft.creating(*(extra_workload(draft.snapshot, place, replica=replica) for replica in missing))
+    asked = QueueAndPriority(base.queue, base.priority_class, base.priority)
+    return draft.creating(*(extra_workload(draft.snapshot, asked, replica=replica) for replica in missing))
 
 
 def _creating_base(draft: Draft, observed: Observed, *, runtime_image: str) -> Draft:
     snapshot = _snapshot(draft, observed, runtime_image=runtime_image)
-    place = place_of(observed, draft.status.queue.name) if draft.status.queue else None
-    if snapshot is None or place is None or isinstance(place, ReasonMessage):
+    asked = queue_and_priority(observed, draft.status.queue.name) if draft.status.queue else None
+    if snapshot is None or asked is None or isinstance(asked, ReasonMessage):
         return draft
-    return draft.creating(job_workload(snapshot, place))
+    return draft.creating(job_workload(snapshot, asked))
 
 
 def _snapshot(draft: Draft, observed: Observed, *, runtime_image: str) -> JobSnapshot | None:
@@ -165,15 +178,19 @@ def _snapshot(draft: Draft, observed: Observed, *, runtime_image: str) -> JobSna
     return snapshot_to_come(observed.job, runtime_image=runtime_image)
 
 
-def _is_outdated(base: WorkloadView, draft: Draft, snapshot: JobSnapshot) -> bool:
-    """Whether a Workload is of another queue than the job, or without quota and asks for something else than
-    the job needs by now. After an eviction it keeps its place in the queue, unless it would ask for too
-    much."""
-    queue, num_base = draft.status.queue, num_base_engines(base, snapshot)
+def _is_outdated(base: WorkloadView, draft: Draft, observed: Observed, snapshot: JobSnapshot) -> bool:
+    """Whether a Workload is of another queue than the job, or without quota and asks for another priority or
+    for too few engines. One that asks for too many keeps its position in the queue (`reclaimablePods`). One
+    that somebody has deactivated stays, because another would be active."""
+    queue = draft.status.queue
     if queue is None or base.queue != queue.name:
         return queue is not None
-    is_too_small = draft.status.attempt == 0 and num_base < snapshot.num_engines
-    return not base.has_quota and (num_base > snapshot.num_engines or is_too_small)
+    if base.has_quota or not base.is_active:
+        return False
+    asked = queue_and_priority(observed, queue.name) if observed.job.spec else None
+    if isinstance(asked, QueueAndPriority) and asked.priority_class != base.priority_class:
+        return True
+    return draft.status.attempt == 0 and num_base_engines(base, snapshot) < snapshot.num_engines
 
 
 def _extras(observed: Observed) -> dict[int, WorkloadView]:
@@ -181,6 +198,10 @@ def _extras(observed: Observed) -> dict[int, WorkloadView]:
     names = Names.of(job=observed.job.name, uid=observed.job.uid)
     found = {names.extra_replica(name): workload for name, workload in observed.workloads.items()}
     return {replica: workload for replica, workload in found.items() if replica is not None}
+
+
+def _engines_of(observed: Observed, replica: int) -> list[EngineView]:
+    return [engine for engine in observed.rollouts if engine.position[0] == replica]
 
 
 def _replicas_with_pods(observed: Observed) -> set[int]:
@@ -207,79 +228,8 @@ def _are_base_pods_ready(draft: Draft, observed: Observed, base: WorkloadView) -
     return draft.is_running and all(replica in running for replica in needed)
 
 
-def _pods_ready(workload: WorkloadView, *, is_ready: bool) -> dict[str, tuple[bool, str, str]]:
-    """What becomes of the condition PodsReady. One that was never True is not written."""
-    known = workload.condition("PodsReady")
-    if is_ready:
-        has_recovered = known is not None and known["reason"] in ("WaitForRecovery", "Recovered")
-        return {"PodsReady": (True, "Recovered" if has_recovered else "Started", "all pods run")}
-    if known is None or known["reason"] == "WaitForStart":
-        return {}
-    return {"PodsReady": (False, "WaitForRecovery", "a pod has ended and is made again")}
-
-
-def _reclaimable(draft: Draft, observed: Observed, base: WorkloadView) -> KubeObject:
-    """Engines that are gone and not wanted any more, as pods that need no quota; of a part that was admitted
-    also what makes up no engine. It only grows, and holds as long as the Workload. Kueue counts it from all
-    pods for which the Workload was made, also where it was admitted with fewer."""
-    snapshot, engines = draft.snapshot, base.pod_sets.get(Role.ROLLOUT.value)
-    if engines is None:
-        return {}
-    highest = max((replica + 1 for replica in _replicas_with_pods(observed)), default=0)
-    num_nodes = snapshot.nodes_per_engine
-    needed = min(max(snapshot.num_engines, highest), engines.count // num_nodes) * num_nodes
-    if needed >= engines.count:
-        return {}
-    return {"reclaimablePods": [{"name": Role.ROLLOUT.value, "count": engines.declared - needed}]}
-
-
-def _cleared(draft: Draft, workload: WorkloadView, now: datetime) -> Draft:
-    """The quota of an evicted Workload goes back to Kueue, now that its pods are gone."""
-    evicted = workload.condition("Evicted")
-    if evicted is None or not (workload.is_evicted and workload.has_quota):
-        return draft
-    reason, message = evicted["reason"], evicted.get("message", "")
-    states = {
-        "QuotaReserved": (False, "Pending", message),
-        "Admitted": (False, "NoReservation", "The workload has no reservation"),
-        "Requeued": (reason in _REQUEUED_AT_ONCE, reason, message),
-    }
-    if workload.condition("PodsReady") is not None:
-        states["PodsReady"] = (False, "WaitForStart", "no pod is there before the next admission")
-    return _patched(draft, workload, now, states, other={"admission": None})
-
-
-def _patched(
-    draft: Draft,
-    workload: WorkloadView,
-    now: datetime,
-    states: dict[str, tuple[bool, str, str]],
-    *,
-    other: KubeObject | None = None,
-) -> Draft:
-    """The draft with these conditions (status, reason, message) and fields in the status of a Workload; the
-    same where that changes nothing. The whole list of conditions goes along: a merge patch replaces it."""
-    known = {found["type"]: found for found in workload.conditions}
-    changed = {
-        kind: made
-        for kind, state in states.items()
-        if (made := _condition(kind, *state, workload=workload, now=now)) != known.get(kind)
-    }
-    if not changed and not other:
-        return draft
-    conditions = tuple((known | changed).values())
-    patch = WorkloadPatch(workload.name, workload.resource_version, conditions, other or {})
-    return replace(draft, patch=(*draft.patch, patch))
-
-
-def _condition(
-    kind: str, is_met: bool, reason: str, message: str, *, workload: WorkloadView, now: datetime
-) -> KubeObject:
-    status, known = "True" if is_met else "False", workload.condition(kind)
-    since = (
-        known["lastTransitionTime"] if known and known["status"] == status else f"{now:%Y-%m-%dT%H:%M:%SZ}"
-    )
-    made = {"type": kind, "status": status, "reason": reason, "message": message[:_LONGEST_MESSAGE]}
-    if known is not None and made.items() <= known.items():
-        return known
-    return made | {"lastTransitionTime": since, "observedGeneration": workload.generation}
+def _reclaimable(snapshot: JobSnapshot, observed: Observed, base: WorkloadView) -> KubeObject:
+    """Engines that are gone and not wanted any more."""
+    num_with_pods = max((replica + 1 for replica in _replicas_with_pods(observed)), default=0)
+    num_engines = max(snapshot.num_engines, num_with_pods)
+    return reclaimable(base, num_engines=num_engines, pods_per_engine=snapshot.nodes_per_engine)

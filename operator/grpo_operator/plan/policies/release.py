@@ -11,8 +11,6 @@ from grpo_operator.plan.draft import Draft
 
 _ENDS_AGAIN_SECONDS = 60.0
 """How long an engine that its node has started again may take to end again."""
-_ORPHAN = "orphan"
-"""The API server's finalizer for a deletion that leaves the children (`--cascade=orphan`)."""
 
 
 def release_pods(draft: Draft, observed: Observed, now: datetime) -> Draft:
@@ -35,9 +33,9 @@ def give_up_pods(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """The garbage collector deletes the children once the job is gone, which may take as long as somebody's
     finalizer holds it: its pods must not keep their nodes until then. Nothing else is done about a job that
     is being deleted."""
-    holders = observed.job.finalizers
-    if not holders or _ORPHAN in holders:
+    if not observed.job.is_held:
         return draft
+    holders = observed.job.finalizers
     names = f"finalizer{'s' if len(holders) > 1 else ''} {', '.join(holders)}"
     message = (
         f"the job is being deleted and its pods with it; the object stays until what added the {names} has "

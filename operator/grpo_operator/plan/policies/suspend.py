@@ -9,6 +9,7 @@ from grpo_operator.children.names import trainer_position
 from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.causes import with_failure_so_far
 from grpo_operator.plan.draft import Draft, Stage
+from grpo_operator.plan.queue import is_in_queue
 from grpo_operator.plan.suspension import ended_suspension, pods_left, suspended, why_suspended
 from grpo_operator.plan.waiting import on_node, waiting_for_end
 
@@ -17,9 +18,11 @@ def suspend(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """Suspend the job, or end its suspension. That is in status before a pod is deleted, and with it that the
     attempt is over: however its pods end from then on, they are no failure. A failure from before is in
     status too, and not counted. A job that is suspended before it has begun begins later."""
-    if draft.stage is Stage.LEFT_ALONE and observed.job.spec is None:
-        return draft  # nobody can read whether it is to be suspended
+    if draft.stage is Stage.LEFT_ALONE and _stays_left_alone(draft, observed):
+        return draft
     why = why_suspended(observed, draft.status)
+    if draft.stage is Stage.LEFT_ALONE and draft.status.attempt == 0 and not observed.job.suspend:
+        why = None  # it is not its queue that it waits for
     if why is not None:
         if draft.stage in (Stage.ACTIVE, Stage.HELD_BACK):
             draft = with_failure_so_far(draft, observed)
@@ -34,6 +37,16 @@ def suspend(draft: Draft, observed: Observed, now: datetime) -> Draft:
     draft = draft.with_status(**changes)
     stage = Stage.ACTIVE if draft.stage is Stage.SUSPENDED else draft.stage
     return replace(draft, stage=stage).with_facts(observed, now)
+
+
+def _stays_left_alone(draft: Draft, observed: Observed) -> bool:
+    """Whether nothing suspends a job that is left alone, and no suspension of it ends. Once it has begun,
+    what Kueue decides holds whoever can read the spec. Before that it asks for no quota, and says why it
+    cannot begin."""
+    job, status = observed.job, draft.status
+    if status.attempt > 0 and is_in_queue(status):
+        return False
+    return job.spec is None or (is_in_queue(status) and not job.suspend)
 
 
 def end_pods(draft: Draft, observed: Observed, now: datetime) -> Draft:
