@@ -310,6 +310,7 @@ def test_a_job_that_cannot_begin_asks_for_no_quota_and_says_why(
     cluster = queued(**of_two_pods(replicas=1))
     known = cluster.spec
     how(cluster)
+    assert cluster.plan().events == ()  # it was not admitted
     cluster.settle()
     assert cluster.workloads == {} and cluster.pods == {}
     for kind in (ConditionType.READY, ConditionType.SUSPENDED, ConditionType.RUNNING):
@@ -318,6 +319,15 @@ def test_a_job_that_cannot_begin_asks_for_no_quota_and_says_why(
     cluster.settle()
     assert list(cluster.workloads) == [cluster.base]
     assert cluster.condition(ConditionType.SUSPENDED).reason == "Queued"
+
+
+def test_a_suspended_job_that_cannot_begin_asks_for_no_quota_once_its_suspension_is_over():
+    cluster = queued(suspend=True, **of_two_pods(replicas=1))
+    without_network_policies(cluster)
+    change_spec(cluster, suspend=False)
+    assert cluster.plan().create == ()
+    cluster.settle()
+    assert cluster.condition(ConditionType.SUSPENDED).reason == "NetworkPoliciesOff"
 
 
 def test_no_pod_is_made_on_quota_that_was_taken_back_before_workloads_could_not_be_read():

@@ -328,6 +328,15 @@ def test_a_spec_that_cannot_be_read_changes_nothing_about_a_suspension():
     assert (cluster.status.phase, cluster.names("trainer")) == (Phase.SUSPENDED, [])
 
 
+def test_a_job_that_is_created_suspended_stays_so_while_its_spec_cannot_be_read():
+    cluster = FakeCluster(spec(suspend=True))
+    cluster.settle()
+    cluster.spec, cluster.problem = None, "spec.new: unknown"
+    cluster.settle()
+    assert cluster.condition(ConditionType.READY).reason == "SchemaSkew"
+    assert cluster.condition(ConditionType.SUSPENDED).reason == "Suspended"
+
+
 def test_people_get_an_event_for_the_suspension_and_one_for_its_end():
     cluster = suspend(training())
     (event,) = events_of(cluster, "Suspended")
