@@ -48,7 +48,7 @@ test-fast: uv ## Only the tests that need no engine, no cluster and no processes
 	@$(PYTHON) tests/run_all.py --fast
 test-matrix: uv ## Run every case of what `make test` has a selection of, and print how long each part took
 	@$(PYTHON) tests/run_all.py --matrix
-test-nullgpu: setup compiler ## torch's CUDA build on GPUs that compute nothing: all of e2e/nullgpu, part of test-matrix (15 min)
+test-nullgpu: setup .venv-cuda/.ready compiler ## CUDA builds of torch and vLLM on GPUs that compute nothing: all of e2e/nullgpu, part of test-matrix (25 min)
 	@$(BIN)/python -m pytest -q e2e/nullgpu
 test-gpu: $(if $(HAS_PYTHON),gpu-site,setup) ## Tests of what needs an NVIDIA GPU (PYTHON= one with torch, transformers, pytest)
 	@PYTHONPATH=crds:runtime$(if $(HAS_PYTHON),:.gpu-site) $(if $(HAS_PYTHON),$(PYTHON),$(BIN)/python) -m pytest -q -m gpu \
@@ -124,5 +124,8 @@ built-images: uv debian-packages
 	@$(IMAGES) build
 $(BIN)/.ready: tests/environment.sh tests/requirements.txt crds/requirements-build.txt crds/pyproject.toml operator/pyproject.toml runtime/pyproject.toml runtime/name_vllm_cpu.py | uv
 	@tests/environment.sh && touch $@
+# what the CUDA image holds, for e2e/nullgpu only: 9 GB, of which 7 GB are also in .venv and take no space of their own
+.venv-cuda/.ready: tests/environment.sh runtime/requirements-cuda.txt crds/requirements-build.txt crds/pyproject.toml runtime/pyproject.toml | uv
+	@tests/environment.sh cuda && touch $@
 
 .PHONY: demo setup format generate check requirements test test-fast test-matrix test-nullgpu test-gpu gpu-wheels gpu-site bench bench-sync bench-trl bench-logprobs bench-checkpoint bench-lora bench-sparse bench-executors bench-learning bench-async bench-gpu bench-scale cluster-up cluster-status cluster-down images help uv debian-packages browser compiler cluster-programs kueue built-images

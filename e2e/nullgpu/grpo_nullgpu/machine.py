@@ -12,9 +12,15 @@ from grpo_nullgpu.build import RUNTIME, build
 
 PROGRAMS = Path(__file__).with_name("programs")
 _MIRROR = Path(__file__).with_name("mirror")
-"""On PYTHONPATH it lets the CPU compute what torch asks of null GPUs."""
+"""On PYTHONPATH it lets the CPU compute what torch, Triton and vLLM ask of null GPUs."""
+_BIN = Path(__file__).with_name("bin")
 _ROOT = Path(__file__).parents[3]
-_HELPERS = [_ROOT / "bench", _ROOT / "tests/runtime", _ROOT / "tests/runtime/trainer"]
+_HELPERS = [
+    _ROOT / "bench",
+    _ROOT / "e2e/nullgpu",
+    _ROOT / "tests/runtime",
+    _ROOT / "tests/runtime/trainer",
+]
 """What programs import beside the product."""
 _HUNG_TEST_SECONDS = 300
 """After which a test in the file of another ends its process, with the stack of every thread."""
@@ -28,16 +34,24 @@ class NullMachine:
     num_gpus: int = 2
     has_numbers: bool = False
     """Whether the CPU computes them."""
+    python_environment: Path = Path(sys.prefix)
+    """Of its processes: this one, or the one with vLLM's CUDA build."""
 
     def environment(self, **variables: str) -> dict[str, str]:
         """That of a process on it; `variables` are those of the null GPU."""
         paths = [*([_MIRROR] if self.has_numbers else []), *_HELPERS]
-        libraries = build(Path(sys.prefix), cache_dir() / "nullgpu")
+        is_own = self.python_environment == Path(sys.prefix)
+        libraries = build(self.python_environment, cache_dir() / ("nullgpu" if is_own else "nullgpu-vllm"))
+        path = (self.python_environment / "bin", _BIN, os.environ["PATH"])
         return {
             **os.environ,
+            "PATH": os.pathsep.join(map(str, path)),
             "LD_LIBRARY_PATH": str(libraries),
             "LD_PRELOAD": str(libraries / RUNTIME),
-            "VLLM_NCCL_SO_PATH": str(libraries / RUNTIME),  # which it opens by itself
+            # which vLLM opens by itself
+            "VLLM_NCCL_SO_PATH": str(libraries / RUNTIME),
+            "VLLM_CUDART_SO_PATH": str(libraries / RUNTIME),
+            "VLLM_CACHE_ROOT": str(self.folder / "vllm"),
             "PYTHONPATH": os.pathsep.join(map(str, paths)),
             "NULL_GPUS": str(self.num_gpus),
             "NULL_GPU_ACCOUNT": str(self.folder / "account"),

@@ -86,6 +86,10 @@ class Mirror(TorchDispatchMode):
         if device is None or func.namespace not in ("aten", "prims", "fsdp"):
             return func(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
+        if func.is_view and func._can_decompose():
+            # "to" and "reshape" are a view or a copy: in inference mode they come here as they are
+            with self:
+                return func.decompose(*args, **kwargs)
         if func.is_view or name in ONLY_ON_THE_GPU:
             return func(*args, **kwargs)
         return _mirrored(func, name, args, kwargs, device=device)

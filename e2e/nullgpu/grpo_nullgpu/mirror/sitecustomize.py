@@ -1,5 +1,5 @@
-"""Python runs this at its start where this folder is on PYTHONPATH: torch on null GPUs computes by the CPU,
-in all threads, from its import on.
+"""Python runs this at its start where this folder is on PYTHONPATH: torch, Triton and vLLM on null GPUs compute by
+the CPU, in all threads, from their import on.
 """
 
 import importlib.abc
@@ -8,17 +8,29 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
+MIRRORS = {
+    "torch": "cpu_mirror",
+    "triton.runtime.jit": "triton_mirror",
+    "vllm.v1.worker.gpu.model_runner": "engine_mirror",
+}
+"""Modules, and which of this folder is installed once each of them has been imported."""
 
-class _BehindTorch(importlib.abc.MetaPathFinder):
-    """Installs the mirror once torch has been imported."""
+
+class _Behind(importlib.abc.MetaPathFinder):
+    """Installs a mirror behind a module."""
+
+    def __init__(self, module: str, mirror: str) -> None:
+        self._module, self._mirror = module, mirror
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != "torch":
+        if name != self._module:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
-        assert spec is not None and spec.loader is not None
+        if spec is None:
+            return None
+        assert spec.loader is not None
         execute = spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
@@ -26,12 +38,11 @@ class _BehindTorch(importlib.abc.MetaPathFinder):
             # not before: to ask for the spec imports nothing
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
-                import cpu_mirror
-
-                cpu_mirror.install()
+                importlib.import_module(self._mirror).install()
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-sys.meta_path.insert(0, _BehindTorch())
+for _module, _mirror in MIRRORS.items():
+    sys.meta_path.insert(0, _Behind(_module, _mirror))

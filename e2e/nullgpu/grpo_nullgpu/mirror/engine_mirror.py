@@ -1,0 +1,117 @@
+"""The model of a vLLM engine on null GPUs, by the CPU.
+
+vLLM's own kernels (attention, norms, activations) compute nothing there. So the hidden states that the model
+has returned are replaced by those that transformers computes of the same tokens, with the weights that are in
+the engine's memory at that time. All before and after that is vLLM's: batches, positions, logits, sampling.
+The KV cache is not read, so nothing is seen of what it holds.
+
+With NULL_GPU_WEIGHTS, a file, the SHA-256 of those weights stands there, with the process, a line whenever it has changed.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from cpu_mirror import on_cpu
+from grpo_nullgpu.digest import digest_of
+
+_Weights = dict[str, torch.Tensor]
+
+
+def install() -> None:
+    """Let every model runner of vLLM replace what its model returns."""
+    from vllm.v1.sample.ops import topk_topp_sampler
+    from vllm.v1.worker.gpu.model_runner import GPUModelRunner
+
+    # its kernel of Triton asks a loop's number for its type, which the interpreter has none of
+    topk_topp_sampler.HAS_TRITON = False
+    execute = GPUModelRunner.execute_model
+
+    def execute_model(runner: Any, *args: Any, **kwargs: Any) -> Any:
+        found = execute(runner, *args, **kwargs)
+        state = runner.execute_model_state
+        if state is not None and state.hidden_states is not None and not kwargs.get("dummy_run"):
+            if not hasattr(runner, "on_cpu"):
+                runner.on_cpu = ModelOnCpu(runner)
+            runner.on_cpu.replace(state.hidden_states, state.input_batch)
+        return found
+
+    GPUModelRunner.execute_model = execute_model
+
+
+class ModelOnCpu:
+    """The model of a runner: its memory, and the code of transformers."""
+
+    def __init__(self, runner: Any) -> None:
+        from transformers import AutoModelForCausalLM
+
+        self._runner = runner
+        config, dtype = runner.model_config.hf_config, runner.model_config.dtype
+        # its own weights are drawn, and not used
+        with torch.random.fork_rng(devices=()):
+            self._model = AutoModelForCausalLM.from_config(config, dtype=dtype).base_model.eval()
+        self._last_digest = ""
+
+    def replace(self, hidden_states: torch.Tensor, batch: Any) -> None:
+        """Write the hidden states of all tokens of a batch."""
+        torch.cuda.current_stream().synchronize()
+        weights = dict(unfused(self._runner.get_model()))
+        self._note(weights)
+        tokens = on_cpu(self._runner.req_states.all_token_ids.gpu)
+        rows = on_cpu(hidden_states)
+        for index in range(batch.num_reqs):
+            begin, end = map(int, batch.query_start_loc_np[index : index + 2])
+            length = int(on_cpu(batch.seq_lens)[index])
+            token_ids = tokens[int(batch.idx_mapping_np[index]), :length].long()
+            computed = self._hidden_states(weights, token_ids)
+            rows[begin:end] = computed[length - (end - begin) :]
+
+    def _hidden_states(self, weights: _Weights, token_ids: torch.Tensor) -> torch.Tensor:
+        """[T, H] before the head."""
+        prefix = f"{self._model.base_model_prefix}."
+        own = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
+        inputs = {"input_ids": token_ids[None], "use_cache": False}
+        return torch.func.functional_call(self._model, own, kwargs=inputs).last_hidden_state[0]
+
+    def _note(self, weights: _Weights) -> None:
+        digest = digest_of(weights)
+        if digest != self._last_digest and (path := os.environ.get("NULL_GPU_WEIGHTS")):
+            with Path(path).open("a") as file:
+                file.write(f"{os.getpid()} {digest}\n")
+        self._last_digest = digest
+
+
+def unfused(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The weights of a model of vLLM by their names in transformers, whole, as CPU tensors.
+
+    With tensor parallelism all workers of an engine call this at the same time, and give each other their parts.
+    """
+    from vllm.model_executor.layers import linear
+    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+
+    for prefix, module in model.named_modules():
+        for kind, parameter in module.named_parameters(recurse=False):
+            tensor, name = parameter.data, f"{prefix}.{kind}"
+            if isinstance(module, linear.QKVParallelLinear):
+                heads = (module.num_heads, module.num_kv_heads, module.num_kv_heads)
+                parts = tensor.split([number * module.head_size for number in heads])
+                for own, part in zip(("q_proj", "k_proj", "v_proj"), parts, strict=True):
+                    yield name.replace("qkv_proj", own), _whole(part, dim=0)
+            elif isinstance(module, linear.MergedColumnParallelLinear):
+                for own, part in zip(("gate_proj", "up_proj"), tensor.chunk(2), strict=True):
+                    yield name.replace("gate_up_proj", own), _whole(part, dim=0)
+            elif isinstance(module, linear.RowParallelLinear) and kind == "weight":
+                yield name, _whole(tensor, dim=1)
+            elif isinstance(module, VocabParallelEmbedding):
+                yield name, _whole(tensor, dim=0)[: module.org_vocab_size]
+            else:
+                yield name, on_cpu(tensor)
+
+
+def _whole(part: torch.Tensor, *, dim: int) -> torch.Tensor:
+    from vllm.distributed import get_tp_group
+
+    group = get_tp_group()
+    return on_cpu(group.all_gather(part.contiguous(), dim) if group.world_size > 1 else part)

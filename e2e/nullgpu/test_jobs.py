@@ -1,0 +1,70 @@
+"""Whole jobs on null GPUs with vLLM's CUDA build, from `grpo-runtime run` to the end of three steps.
+
+All checks of the product are on: the probe of each sync, the tags of weights, logprobs beside those of the
+trainer. See docs/null-gpu.md.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from grpo_nullgpu.jobs import NullJob, RunningJob, gpus
+
+pytestmark = pytest.mark.matrix
+
+SECONDS = 900.0
+"""For a job that starts engines on two busy cores, compiles in them, and computes by the CPU."""
+TOLERANCE = 0.1
+"""Nats a token: engines and trainer compute in bfloat16."""
+EAGER = {"engine": {"args": ["--enforce-eager"]}}
+ONE_AND_ONE = {"trainer": gpus(1), "rollout": {"replicas": 1, **gpus(1)}}
+JOBS = {
+    # with CUDA graphs and what torch compiles, as an engine is without arguments
+    "disaggregated": NullJob("gsm8k-disaggregated", num_gpus=2, changes=ONE_AND_ONE),
+    "disaggregated, eager": NullJob("gsm8k-disaggregated", num_gpus=2, changes={**ONE_AND_ONE, **EAGER}),
+    "colocated": NullJob("gsm8k-colocated", num_gpus=1, changes={"trainer": gpus(1), **EAGER}),
+    "colocated, sleep level 1": NullJob(
+        "gsm8k-colocated",
+        num_gpus=1,
+        changes={"trainer": gpus(1), "engine": {"sleepLevel": 1, **EAGER["engine"]}},
+    ),
+    "colocated, two ranks with one engine": NullJob(
+        "gsm8k-colocated",
+        num_gpus=2,
+        changes={"trainer": gpus(2), "engine": {"tensorParallelSize": 2, **EAGER["engine"]}},
+    ),
+    "lora": NullJob("gsm8k-lora", num_gpus=1, changes={"trainer": gpus(1), **EAGER}),
+    "ray": NullJob("gsm8k-ray", num_gpus=1, changes={"trainer": {"numNodes": 1, **gpus(1)}, **EAGER}),
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Callable[[NullJob], RunningJob]]:
+    running: list[RunningJob] = []
+
+    def begin(job: NullJob) -> RunningJob:
+        running.append(RunningJob(job, tmp_path))
+        return running[-1]
+
+    yield begin
+    for job in running:
+        job.stop()
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_job_makes_its_steps_with_engines_whose_weights_are_the_trainers_after_each_sync(
+    name: str, run: Callable[[NullJob], RunningJob]
+) -> None:
+    job = run(JOBS[name])
+    records = job.end(seconds=SECONDS)
+    of_trainer = job.weights_of_the_trainer()
+    assert len(set(of_trainer)) == len(of_trainer), "a step changed nothing"
+    of_engines = job.weights_of_the_engines()
+    assert of_engines == dict.fromkeys(of_engines, of_trainer)
+    for values in (record.values for record in records):
+        assert values["sync/max_probe_error"] < TOLERANCE
+        assert values["sampling/sampling_logp_difference/max"] < TOLERANCE
+    # each process has a context on its own GPU, and nowhere else
+    devices = list(job.machine.devices_with_contexts().values())
+    assert all(len(own) == 1 for own in devices), job.machine.log()
+    assert set().union(*devices) == set(range(JOBS[name].num_gpus))
