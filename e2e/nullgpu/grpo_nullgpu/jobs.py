@@ -5,10 +5,11 @@ engines before and behind vLLM's own kernels, are the CPU's.
 """
 
 import json
+import os
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,22 +60,32 @@ class NullJob:
     changes: Mapping[str, Any]
     """Of its spec: a mapping changes what it names, and None removes it."""
 
+    def document(self) -> dict[str, Any]:
+        """As a file has it."""
+        documents = yaml.safe_load_all((_ROOT / f"examples/{self.example}.yaml").read_text())
+        job: dict[str, Any] = next(each for each in documents if each["kind"] == "GRPOJob")
+        # half of what a random model writes has one of these, so that there is something to learn
+        vowel = {"name": "vowel", "builtin": "regex", "pattern": "[aeiou]"}
+        own = {
+            "model": {"source": "pvc://data/model"},
+            "dataset": {
+                "source": "pvc://data/train.jsonl",
+                "subset": None,
+                "prompt": "question",
+                "answer": "answer",
+            },
+            "rewards": [*job["spec"]["rewards"], vowel],
+        }
+        for changes in (own, SMALL, self.changes):
+            job["spec"] = changed(job["spec"], changes)
+        return job
+
     def write(self, folder: Path) -> Path:
         """Its file, with its model and data beside it."""
         write_model(folder / "data/model")
         write_questions(folder / "data/train.jsonl")
-        documents = yaml.safe_load_all((_ROOT / f"examples/{self.example}.yaml").read_text())
-        job = next(each for each in documents if each["kind"] == "GRPOJob")
-        own_data = {
-            "model": {"source": "pvc://data/model"},
-            "dataset": {"source": "pvc://data/train.jsonl", "subset": None},
-            # half of what a random model writes has one of these, so that there is something to learn
-            "rewards": [*job["spec"]["rewards"], {"name": "vowel", "builtin": "regex", "pattern": "[aeiou]"}],
-        }
-        for changes in (own_data, SMALL, self.changes):
-            job["spec"] = changed(job["spec"], changes)
         path = folder / "job.yaml"
-        path.write_text(yaml.safe_dump(job))
+        path.write_text(yaml.safe_dump(self.document()))
         return path
 
 
@@ -123,41 +134,41 @@ def write_questions(file: Path) -> None:
 class RunningJob:
     """`grpo-runtime run` of a job on a machine of its own, whose files are in `folder`."""
 
-    def __init__(self, job: NullJob, folder: Path, *, arguments: Sequence[str] = ()) -> None:
+    def __init__(self, job: NullJob, folder: Path) -> None:
         self.machine = NullMachine(
             folder, num_gpus=job.num_gpus, has_numbers=True, python_environment=CUDA_ENVIRONMENT
         )
         self.output = folder / "out"
-        self._weights = folder / "weights"
+        self._model = folder / "data/model"
+        self._kept = folder / "kept"
+        self._engines = folder / "engines"
         self._screen = folder / "screen"
-        command = ("grpo-runtime", "run", job.write(folder), "--output", self.output)
-        claim = ("--volume", f"claim/data={folder / 'data'}")
-        environment = self.machine.environment(NULL_GPU_WEIGHTS=str(self._weights))
+        command = (CUDA_ENVIRONMENT / "bin/grpo-runtime", "run", job.write(folder))
+        options = ("--output", self.output, "--volume", f"claim/data={folder / 'data'}")
+        environment = self.machine.environment(NULL_GPU_ENGINES=str(self._engines))
         with self._screen.open("wb") as screen:
             self._process = subprocess.Popen(
-                [shutil.which(command[0], path=environment["PATH"]) or command[0], *command[1:], *claim],
-                env=environment,
-                stdout=screen,
-                stderr=screen,
+                [*command, *options], env=environment, stdout=screen, stderr=screen
             )
 
     def end(self, *, seconds: float) -> list[MetricsRecord]:
         """The records of its steps, all of which it has made. Keeps what the trainer saves of each step."""
         deadline = time.monotonic() + seconds
-        kept = self.output.parent / "kept"
-        kept.mkdir()
         while self._process.poll() is None:
-            # the job removes older ones
-            for folder in self.output.glob("checkpoints/step-??????"):
-                link = kept / f"{folder.name}.safetensors"
-                if (folder / "manifest.json").exists() and not link.exists():
-                    link.hardlink_to(folder / "model/model.safetensors")
+            self._keep_saved()
+            assert "is started again" not in self._screen.read_text(), self.said()
             assert time.monotonic() < deadline, f"not ended in {seconds:g} s\n{self.said()}"
             time.sleep(0.05)
         assert self._process.returncode == 0, self.said()
         records = read_metrics(self.output / "metrics.jsonl")
         assert [record.step for record in records] == list(range(1, STEPS + 1))
         return records
+
+    def _keep_saved(self) -> None:
+        """The job removes older ones."""
+        for folder in self.output.glob("checkpoints/step-??????"):
+            if (folder / "manifest.json").exists() and not (kept := self._kept / folder.name).exists():
+                shutil.copytree(folder / "model", kept, copy_function=os.link)
 
     def stop(self) -> None:
         """End it, with all that it started."""
@@ -173,14 +184,13 @@ class RunningJob:
 
     def weights_of_the_trainer(self) -> list[str]:
         """Digests by version: of the model it began with, and of each step before the last one."""
-        first = self.output.parent / "data/model/model.safetensors"
-        kept = [self.output.parent / f"kept/step-{step:06d}.safetensors" for step in range(1, STEPS)]
-        return [digest_of_model(file, dtype=torch.bfloat16) for file in (first, *kept)]
+        saved = (self._model, *(self._kept / f"step-{step:06d}" for step in range(1, STEPS)))
+        return [digest_of_model(folder, base=self._model, dtype=torch.bfloat16) for folder in saved]
 
-    def weights_of_the_engines(self) -> dict[str, list[str]]:
-        """Digests by process of an engine, each that differs from the one before."""
-        found: dict[str, list[str]] = {}
-        for line in self._weights.read_text().splitlines():
-            pid, digest = line.split()
-            found.setdefault(pid, []).append(digest)
+    def said_by_engines(self, what: str) -> dict[int, list[dict[str, Any]]]:
+        """What the processes of engines wrote of themselves that has such a field, by process id."""
+        found: dict[int, list[dict[str, Any]]] = {}
+        for line in map(json.loads, self._engines.read_text().splitlines()):
+            if what in line:
+                found.setdefault(line["pid"], []).append(line)
         return found

@@ -5,11 +5,14 @@ has returned are replaced by those that transformers computes of the same tokens
 the engine's memory at that time. All before and after that is vLLM's: batches, positions, logits, sampling.
 The KV cache is not read, so nothing is seen of what it holds.
 
-With NULL_GPU_WEIGHTS, a file, the SHA-256 of those weights stands there, with the process, a line whenever it has changed.
+With NULL_GPU_ENGINES, a file, each engine writes what it computes with, whenever that has changed, and what it
+has let go of when it sleeps; `grpo_nullgpu.jobs` reads it.
 """
 
+import hashlib
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +20,44 @@ import torch
 from cpu_mirror import on_cpu
 from grpo_nullgpu.digest import digest_of
 
-_Weights = dict[str, torch.Tensor]
 
-
-def install() -> None:
-    """Let every model runner of vLLM replace what its model returns."""
+def install_in_runner() -> None:
+    """Let every model runner replace what its model returns."""
     from vllm.v1.sample.ops import topk_topp_sampler
     from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 
     # its kernel of Triton asks a loop's number for its type, which the interpreter has none of
     topk_topp_sampler.HAS_TRITON = False
-    execute = GPUModelRunner.execute_model
+    GPUModelRunner.execute_model = _replacing(GPUModelRunner.execute_model)
 
+
+def install_in_worker() -> None:
+    """Let every worker tell of its memory."""
+    from vllm.v1.worker.gpu_worker import Worker
+
+    Worker.sleep = _telling(Worker.sleep)
+
+
+def _replacing(execute: Callable[..., Any]) -> Callable[..., Any]:
     def execute_model(runner: Any, *args: Any, **kwargs: Any) -> Any:
         found = execute(runner, *args, **kwargs)
         state = runner.execute_model_state
         if state is not None and state.hidden_states is not None and not kwargs.get("dummy_run"):
-            if not hasattr(runner, "on_cpu"):
-                runner.on_cpu = ModelOnCpu(runner)
-            runner.on_cpu.replace(state.hidden_states, state.input_batch)
+            if not hasattr(runner, "model_on_cpu"):
+                runner.model_on_cpu = ModelOnCpu(runner)
+            runner.model_on_cpu.replace(state.hidden_states, state.input_batch)
         return found
 
-    GPUModelRunner.execute_model = execute_model
+    return execute_model
+
+
+def _telling(sleep: Callable[..., None]) -> Callable[..., None]:
+    def sleep_and_tell(worker: Any, level: int = 1) -> None:
+        before = _used_bytes()
+        sleep(worker, level)
+        _tell(level=level, awake_bytes=before, asleep_bytes=_used_bytes())
+
+    return sleep_and_tell
 
 
 class ModelOnCpu:
@@ -57,29 +76,32 @@ class ModelOnCpu:
     def replace(self, hidden_states: torch.Tensor, batch: Any) -> None:
         """Write the hidden states of all tokens of a batch."""
         torch.cuda.current_stream().synchronize()
-        weights = dict(unfused(self._runner.get_model()))
-        self._note(weights)
-        tokens = on_cpu(self._runner.req_states.all_token_ids.gpu)
-        rows = on_cpu(hidden_states)
+        model = self._runner.get_model()
+        weights = dict(unfused(model))
+        self._tell_of(weights, model=model)
+        tokens, rows = on_cpu(self._runner.req_states.all_token_ids.gpu), on_cpu(hidden_states)
+        lengths = on_cpu(batch.seq_lens).tolist()
         for index in range(batch.num_reqs):
             begin, end = map(int, batch.query_start_loc_np[index : index + 2])
-            length = int(on_cpu(batch.seq_lens)[index])
-            token_ids = tokens[int(batch.idx_mapping_np[index]), :length].long()
-            computed = self._hidden_states(weights, token_ids)
-            rows[begin:end] = computed[length - (end - begin) :]
+            token_ids = tokens[int(batch.idx_mapping_np[index]), : lengths[index]].long()
+            # the newest of the sequence: those before them were computed in earlier steps
+            rows[begin:end] = self._hidden_states(weights, token_ids)[begin - end :]
 
-    def _hidden_states(self, weights: _Weights, token_ids: torch.Tensor) -> torch.Tensor:
-        """[T, H] before the head."""
+    def _hidden_states(self, weights: Mapping[str, torch.Tensor], token_ids: torch.Tensor) -> torch.Tensor:
+        """[T, H], before the head."""
         prefix = f"{self._model.base_model_prefix}."
-        own = {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
+        own = {
+            name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)
+        }
         inputs = {"input_ids": token_ids[None], "use_cache": False}
-        return torch.func.functional_call(self._model, own, kwargs=inputs).last_hidden_state[0]
+        found: torch.Tensor = torch.func.functional_call(self._model, own, kwargs=inputs).last_hidden_state
+        return found[0]
 
-    def _note(self, weights: _Weights) -> None:
+    def _tell_of(self, weights: Mapping[str, torch.Tensor], *, model: Any) -> None:
         digest = digest_of(weights)
-        if digest != self._last_digest and (path := os.environ.get("NULL_GPU_WEIGHTS")):
-            with Path(path).open("a") as file:
-                file.write(f"{os.getpid()} {digest}\n")
+        if digest != self._last_digest:
+            addresses = [parameter.data_ptr() for _, parameter in sorted(model.named_parameters())]
+            _tell(weights=digest, addresses=hashlib.sha256(repr(addresses).encode()).hexdigest())
         self._last_digest = digest
 
 
@@ -115,3 +137,16 @@ def _whole(part: torch.Tensor, *, dim: int) -> torch.Tensor:
 
     group = get_tp_group()
     return on_cpu(group.all_gather(part.contiguous(), dim) if group.world_size > 1 else part)
+
+
+def _used_bytes() -> int:
+    """Of this GPU, by all processes."""
+    torch.cuda.synchronize()
+    free, total = torch.cuda.mem_get_info()
+    return total - free
+
+
+def _tell(**said: object) -> None:
+    if path := os.environ.get("NULL_GPU_ENGINES"):
+        with Path(path).open("a") as file:
+            file.write(f"{json.dumps({'pid': os.getpid(), **said})}\n")

@@ -9,18 +9,19 @@ from collections.abc import Sequence
 from types import ModuleType
 
 MIRRORS = {
-    "torch": "cpu_mirror",
-    "triton.runtime.jit": "triton_mirror",
-    "vllm.v1.worker.gpu.model_runner": "engine_mirror",
+    "torch": ("cpu_mirror", "install"),
+    "triton.runtime.jit": ("triton_mirror", "install"),
+    "vllm.v1.worker.gpu.model_runner": ("engine_mirror", "install_in_runner"),
+    "vllm.v1.worker.gpu_worker": ("engine_mirror", "install_in_worker"),
 }
-"""Modules, and which of this folder is installed once each of them has been imported."""
+"""Modules, and which function of this folder is called once each of them has been imported."""
 
 
 class _Behind(importlib.abc.MetaPathFinder):
     """Installs a mirror behind a module."""
 
-    def __init__(self, module: str, mirror: str) -> None:
-        self._module, self._mirror = module, mirror
+    def __init__(self, module: str, mirror: str, install: str) -> None:
+        self._module, self._mirror, self._install = module, mirror, install
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -38,11 +39,10 @@ class _Behind(importlib.abc.MetaPathFinder):
             # not before: to ask for the spec imports nothing
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
-                importlib.import_module(self._mirror).install()
+                getattr(importlib.import_module(self._mirror), self._install)()
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-for _module, _mirror in MIRRORS.items():
-    sys.meta_path.insert(0, _Behind(_module, _mirror))
+sys.meta_path[:0] = [_Behind(module, *mirror) for module, mirror in MIRRORS.items()]
