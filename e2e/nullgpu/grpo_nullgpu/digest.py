@@ -27,7 +27,9 @@ def digest_of_model(folder: Path, *, base: Path, dtype: torch.dtype) -> str:
     has_adapter = (folder / "adapter_config.json").exists()
     weights = load_file((base if has_adapter else folder) / "model.safetensors")
     if has_adapter:
-        weights |= _summed(weights, folder)
+        # which is not trained, so that a trainer has it as rounded as engines
+        frozen = {name: tensor.to(dtype).float() for name, tensor in weights.items()}
+        weights |= _summed(frozen, folder)
     weights.setdefault(HEAD, weights[EMBEDDINGS])
     return digest_of({name: tensor.to(dtype) for name, tensor in weights.items()})
 

@@ -1,11 +1,12 @@
 """Whole jobs of `grpo-runtime run` on null GPUs, in the forms of the examples, with vLLM's CUDA build.
 
-Models, data and numbers are small; everything else is what a GPU gets. The trainer's numbers, and those of the
-engines before and behind vLLM's own kernels, are the CPU's.
+Models, data and numbers are small; everything else is what a GPU gets. The trainer's numbers are the CPU's, and
+so are those of the engines: see `mirror/engine_mirror.py`.
 """
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -27,6 +28,7 @@ from grpo_runtime.report.metrics_file import MetricsRecord, read_metrics
 _ROOT = Path(__file__).parents[3]
 CUDA_ENVIRONMENT = _ROOT / ".venv-cuda"
 STEPS = 3
+_STARTED_AGAIN = re.compile(r"is started again|attempt \d+ follows")
 MOST_TOKENS = 512
 _CHAT = (
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
@@ -156,7 +158,7 @@ class RunningJob:
         deadline = time.monotonic() + seconds
         while self._process.poll() is None:
             self._keep_saved()
-            assert "is started again" not in self._screen.read_text(), self.said()
+            assert not _STARTED_AGAIN.search(self._screen.read_text()), self.said()
             assert time.monotonic() < deadline, f"not ended in {seconds:g} s\n{self.said()}"
             time.sleep(0.05)
         assert self._process.returncode == 0, self.said()

@@ -5,8 +5,8 @@ has returned are replaced by those that transformers computes of the same tokens
 the engine's memory at that time. All before and after that is vLLM's: batches, positions, logits, sampling.
 The KV cache is not read, so nothing is seen of what it holds.
 
-With NULL_GPU_ENGINES, a file, each engine writes what it computes with, whenever that has changed, and what it
-has let go of when it sleeps; `grpo_nullgpu.jobs` reads it.
+With NULL_GPU_ENGINES, a file, each engine writes what it computes with, whenever that has changed, and what is
+in use before and after it sleeps; `grpo_nullgpu.jobs` reads it.
 """
 
 import hashlib
@@ -29,6 +29,14 @@ def install_in_runner() -> None:
     # its kernel of Triton asks a loop's number for its type, which the interpreter has none of
     topk_topp_sampler.HAS_TRITON = False
     GPUModelRunner.execute_model = _replacing(GPUModelRunner.execute_model)
+
+
+def install_in_cuda_wrapper() -> None:
+    """Let vLLM call the null GPU's runtime, which VLLM_CUDART_SO_PATH names, and not NVIDIA's: torch has loaded
+    that, too, but calls none of it."""
+    from vllm.distributed.device_communicators import cuda_wrapper
+
+    cuda_wrapper.find_loaded_library = lambda name: None
 
 
 def install_in_worker() -> None:

@@ -11,6 +11,7 @@ from types import ModuleType
 MIRRORS = {
     "torch": ("cpu_mirror", "install"),
     "triton.runtime.jit": ("triton_mirror", "install"),
+    "vllm.distributed.device_communicators.cuda_wrapper": ("engine_mirror", "install_in_cuda_wrapper"),
     "vllm.v1.worker.gpu.model_runner": ("engine_mirror", "install_in_runner"),
     "vllm.v1.worker.gpu_worker": ("engine_mirror", "install_in_worker"),
 }
