@@ -26,19 +26,12 @@ JOBS = {
     # where it is not eager: with CUDA graphs and what torch compiles, as without arguments
     "disaggregated": NullJob("gsm8k-disaggregated", num_gpus=2, changes=ONE_AND_ONE),
     "disaggregated, eager": NullJob("gsm8k-disaggregated", num_gpus=2, changes={**ONE_AND_ONE, **EAGER}),
-    "colocated": NullJob("gsm8k-colocated", num_gpus=1, changes={"trainer": gpus(1)}),
     "colocated, eager, sleep level 1": NullJob(
         "gsm8k-colocated",
         num_gpus=1,
         changes={"trainer": gpus(1), "engine": {"sleepLevel": 1, **EAGER["engine"]}},
     ),
-    "colocated, eager, two ranks with one engine": NullJob(
-        "gsm8k-colocated",
-        num_gpus=2,
-        changes={"trainer": gpus(2), "engine": {"tensorParallelSize": 2, **EAGER["engine"]}},
-    ),
     "lora, eager": NullJob("gsm8k-lora", num_gpus=1, changes={"trainer": gpus(1), **EAGER}),
-    "ray, eager": NullJob("gsm8k-ray", num_gpus=1, changes={"trainer": {"numNodes": 1, **gpus(1)}, **EAGER}),
 }
 
 
