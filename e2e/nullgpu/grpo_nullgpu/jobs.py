@@ -1,7 +1,7 @@
 """Whole jobs of `grpo-runtime run` on null GPUs, in the forms of the examples, with vLLM's CUDA build.
 
-Models, data and numbers are small; everything else is what a GPU gets. The trainer's numbers are the CPU's, and
-so are those of the engines: see `mirror/engine_mirror.py`.
+Models, data and numbers are small; everything else is what a GPU gets. The trainer's numbers are the CPU's,
+and so are those of the engines: see `mirror/engine_mirror.py`.
 """
 
 import json

@@ -5,8 +5,8 @@ has returned are replaced by those that transformers computes of the same tokens
 the engine's memory at that time. All before and after that is vLLM's: batches, positions, logits, sampling.
 The KV cache is not read, so nothing is seen of what it holds.
 
-With NULL_GPU_ENGINES, a file, each engine writes what it computes with, whenever that has changed, and what is
-in use before and after it sleeps; `grpo_nullgpu.jobs` reads it.
+With NULL_GPU_ENGINES, a file, each engine writes what it computes with, whenever that has changed, and what
+is in use before and after it sleeps; `grpo_nullgpu.jobs` reads it.
 """
 
 import hashlib
@@ -32,8 +32,8 @@ def install_in_runner() -> None:
 
 
 def install_in_cuda_wrapper() -> None:
-    """Let vLLM call the null GPU's runtime, which VLLM_CUDART_SO_PATH names, and not NVIDIA's: torch has loaded
-    that, too, but calls none of it."""
+    """Let vLLM call the null GPU's runtime, which VLLM_CUDART_SO_PATH names, and not NVIDIA's: torch has
+    loaded that, too, but calls none of it."""
     from vllm.distributed.device_communicators import cuda_wrapper
 
     cuda_wrapper.find_loaded_library = lambda name: None
@@ -116,7 +116,8 @@ class ModelOnCpu:
 def unfused(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """The weights of a model of vLLM by their names in transformers, whole, as CPU tensors.
 
-    With tensor parallelism all workers of an engine call this at the same time, and give each other their parts.
+    With tensor parallelism all workers of an engine call this at the same time, and give each other their
+    parts.
     """
     from vllm.model_executor.layers import linear
     from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding

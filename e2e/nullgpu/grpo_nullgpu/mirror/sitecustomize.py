@@ -1,5 +1,5 @@
-"""Python runs this at its start where this folder is on PYTHONPATH: torch, Triton and vLLM on null GPUs compute by
-the CPU, in all threads, from their import on.
+"""Python runs this at its start where this folder is on PYTHONPATH: torch, Triton and vLLM on null GPUs
+compute by the CPU, in all threads, from their import on.
 """
 
 import importlib.abc
