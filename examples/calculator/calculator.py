@@ -21,6 +21,21 @@ async def with_calculator(conversation):
         said += result
 
 
+async def agent(client, prompt):
+    """The same by a client of OpenAI's API, which knows nothing of tokens: docs/guides/agents.md."""
+    messages = [{"role": "user", "content": prompt}]
+    said = ""
+    while True:
+        answer = await client.chat.completions.create(model="policy", messages=messages)
+        choice = answer.choices[0]
+        said += choice.message.content
+        if not choice.message.content.endswith("="):
+            return
+        result = compute(prompt + said)
+        said += result
+        messages += [choice.message, {"role": "user", "content": result}]
+
+
 def compute(text):
     """The value of the expression before the last `=`, or a question mark."""
     expression = re.search(r"[0-9+*-]*=$", text).group()[:-1]

@@ -305,6 +305,15 @@ def test_the_rollout_section_reaches_the_run_and_its_absence_means_no_pods():
     assert resolve(job()).topology.rollout_replicas == 0
 
 
+def test_pods_mount_the_code_of_an_agent() -> None:
+    found = yaml.safe_load((EXAMPLES[0].parent / "calculator" / "agent-job.yaml").read_text())
+    found["spec"]["environments"][0]["configMap"]["name"] = "code"
+    run = resolve(parse_job(found | {"metadata": {"name": "calculator", "namespace": "team", "uid": "u"}}))
+    assert Volume(VolumeKind.CONFIG_MAP, "code") in volumes_of(run)
+    [environment] = run.environments or ()
+    assert (environment.weight, environment.limits.seconds) == (1.0, 600)
+
+
 def test_pods_mount_the_code_of_a_rollout_function() -> None:
     [found] = yaml.safe_load_all((EXAMPLES[0].parent / "calculator" / "job.yaml").read_text())
     found["spec"]["sampling"]["rolloutFunction"]["configMap"]["name"] = "code"

@@ -53,10 +53,10 @@ def compute_loss(inputs: LossInputs, *, options: LossOptions, denominators: Deno
         metrics["kl"] = mean_of(divergence, mask=mask)
     if inputs.entropies is not None:
         metrics["entropy"] = mean_of(inputs.entropies, mask=mask)
-    loss = definition.reduction(token_loss, mask, denominators, options)
+    loss = definition.reduction(token_loss, mask, inputs.episode_sizes, denominators, options)
     if options.entropy is not None:
         entropies = _zero_outside(_required(inputs.entropies, "entropy", "entropies"), mask)
-        mean_entropy = token_mean(entropies * uncertain, mask, denominators, options)
+        mean_entropy = token_mean(entropies * uncertain, mask, None, denominators, options)
         loss = loss - options.entropy.coefficient * mean_entropy
     return LossOutput(loss=loss, metrics=metrics)
 

@@ -47,7 +47,9 @@ class Loss:
     """A named loss: what each token contributes, and how the contributions become one number."""
 
     policy_term: Callable[[PolicyTermInputs, LossOptions], PolicyTerm]
-    reduction: Callable[[torch.Tensor, torch.Tensor, Denominators, LossOptions], torch.Tensor]
+    reduction: Callable[
+        [torch.Tensor, torch.Tensor, torch.Tensor | None, Denominators, LossOptions], torch.Tensor
+    ]
     has_own_correction: bool = False
     """The policy term multiplies by the importance correction itself."""
     depends_on_cut: bool = False

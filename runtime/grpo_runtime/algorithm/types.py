@@ -22,7 +22,7 @@ class LossInputs:
     trainer_logprobs: torch.Tensor
     """[B, T], under the weights being trained, with gradient."""
     advantages: torch.Tensor
-    """[B], one per sequence."""
+    """[B], each that of its episode."""
     loss_mask: torch.Tensor
     """[B, T] bool, true for the tokens that count. Values elsewhere may be anything, NaN included."""
     old_logprobs: torch.Tensor | None = None
@@ -40,6 +40,8 @@ class LossInputs:
     is_current: torch.Tensor | None = None
     """[B, T] bool, false for tokens that older weights sampled than those before the first update; None: no
     token is such."""
+    episode_sizes: torch.Tensor | None = None
+    """[B] int64: how many sequences the episode of each has, wherever these are computed; None: one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,15 +112,19 @@ class Denominators:
     num_tokens: float
     """Tokens under the loss mask."""
     num_sequences: float
+    """Those of an episode count as one together, so these are samples."""
     num_micro_batches: float = 1
     """Over all ranks. Only bnpo uses it, which is the mean over micro-batches of each one's own mean."""
 
     @staticmethod
-    def of_mask(loss_mask: torch.Tensor, *, num_micro_batches: int = 1) -> "Denominators":
-        """The denominators of a step whose sequences together have this [B, T] mask."""
+    def of_mask(
+        loss_mask: torch.Tensor, *, num_sequences: int | None = None, num_micro_batches: int = 1
+    ) -> "Denominators":
+        """The denominators of a step whose sequences together have this [B, T] mask. `num_sequences` is as
+        in the field; None: no episode has two."""
         return Denominators(
             num_tokens=float(loss_mask.sum()),
-            num_sequences=float(loss_mask.shape[0]),
+            num_sequences=float(loss_mask.shape[0] if num_sequences is None else num_sequences),
             num_micro_batches=num_micro_batches,
         )
 

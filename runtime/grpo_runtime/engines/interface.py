@@ -16,8 +16,11 @@ from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.settings import RolloutSettings
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from grpo_runtime.engines.colocated.engine_child import EngineOfChild
     from grpo_runtime.engines.follow.follower import FollowedEngine
+    from grpo_runtime.gateway.replies import ReplyReader
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,20 @@ class EngineKind(Protocol):
         `beside` makes of the engine is entered as long as it serves.
 
         Raises UserError as `make_colocated` does.
+        """
+        ...
+
+    def reply_reader(
+        self,
+        tokenizer: "PreTrainedTokenizerBase",
+        *,
+        tool_call_parser: str | None,
+        reasoning_parser: str | None,
+    ) -> "ReplyReader":
+        """What reads the replies of a chat as its server does, with the parsers of these names. Imports the
+        library, which takes seconds.
+
+        Raises UserError for a parser that it does not have, or that does not fit the tokenizer.
         """
         ...
 

@@ -247,13 +247,13 @@ def is_own_metric(name: str) -> bool:
 
 def completion_metrics(rollouts: "Sequence[Rollout]") -> dict[str, float]:
     """Lengths in sampled tokens of all completions and of the terminated ones, and the ratio of those that
-    were clipped.
+    were clipped. An episode of several sequences is one completion, which ends as its last one does.
 
     As in TRL the terminated lengths are 0 when no completion is terminated. `completions/crc32` is a checksum
     over all tokens in order: two runs were the same up to the first step in which it differs.
     """
     lengths = [rollout.num_sampled for rollout in rollouts]
-    terminated = [rollout.num_sampled for rollout in rollouts if rollout.is_terminated]
+    terminated = [rollout.num_sampled for rollout in rollouts if rollout.last.is_terminated]
     return {
         **_statistics("completions/{}_length", lengths),
         **_statistics("completions/{}_terminated_length", terminated or [0]),
@@ -290,15 +290,17 @@ def sync_metrics(sync: "SyncReport") -> dict[str, float]:
 
 
 def count_tokens(rollouts: "Sequence[Rollout]") -> tuple[int, int]:
-    """The number of tokens of all prompts, each as often as it was completed, and of all completions."""
-    prompts = sum(len(rollout.prompt_ids) for rollout in rollouts)
-    return prompts, sum(len(rollout.completion_ids) for rollout in rollouts)
+    """The number of tokens of all prompts, each as often as it was completed, and of all completions; those
+    of every sequence of an episode."""
+    sequences = [sequence for rollout in rollouts for sequence in rollout.sequences]
+    prompts = sum(len(sequence.prompt_ids) for sequence in sequences)
+    return prompts, sum(len(sequence.completion_ids) for sequence in sequences)
 
 
 def _checksum(rollouts: "Sequence[Rollout]") -> int:
     checksum = 0
-    for rollout in rollouts:
-        tokens = array("q", (len(rollout.completion_ids), *rollout.completion_ids))
+    for sequence in (sequence for rollout in rollouts for sequence in rollout.sequences):
+        tokens = array("q", (len(sequence.completion_ids), *sequence.completion_ids))
         checksum = zlib.crc32(tokens.tobytes(), checksum)
     return checksum
 

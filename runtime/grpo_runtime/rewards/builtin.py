@@ -190,6 +190,11 @@ def reasoning_gym(*, dataset_source: str, seed: int) -> RewardCall:
     return call
 
 
+def returned_by_agents(*, returned: list[float | None], **_: Any) -> list[float | None]:
+    """What the agent of each completion returned."""
+    return returned
+
+
 def _math_verify(**options: Any) -> RewardCall:
     from grpo_runtime.rewards.math_answers import math_verify
 
@@ -212,6 +217,7 @@ BUILTIN_REWARDS: dict[str, Builtin] = {
     "reasoning_gym": Builtin(
         make=reasoning_gym, options=("dataset_source", "seed"), environment=SAME_EVERYWHERE
     ),
+    "environment": Builtin(make=lambda: returned_by_agents),
 }
 """By `rewards[].builtin`."""
 

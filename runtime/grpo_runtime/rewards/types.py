@@ -10,7 +10,10 @@ RewardCall = Callable[..., list[Any]]
 """TRL's convention: takes keyword arguments and returns a reward for every completion, None where it does not
 apply."""
 OWN_ARGUMENTS = frozenset(
-    {"prompts", "completions", "completion_ids", "prefills", "trainer_state", "log_metric", "log_extra"}
+    {
+        *("prompts", "completions", "completion_ids", "prefills", "returned"),
+        *("trainer_state", "log_metric", "log_extra"),
+    }
 )
 """Keyword arguments that are of the run, whatever columns the data have."""
 TRIAL_TEXT = "1"
@@ -108,6 +111,8 @@ class RewardRequest:
     """Completions as the policy wrote them, without the tokens that end them."""
     prefills: list[str] = field(default_factory=list)
     """What the prompt has written of each completion itself: see `prefill_of`. Empty where nobody asks."""
+    returned: list[float | None] = field(default_factory=list)
+    """What the agent that made each completion returned. Empty in a run without environments."""
     completion_ids: list[list[int]]
     columns: dict[str, list[Any]]
     """The dataset's other columns by name, the answer included."""

@@ -46,7 +46,13 @@ class Outstanding:
         the oldest weights that may yet do so."""
         # at one moment: another thread fills them
         rollouts = tuple(self.group.rollouts)
-        found = [span.version.step for rollout in rollouts if rollout for span in rollout.versions]
+        found = [
+            span.version.step
+            for rollout in rollouts
+            if rollout
+            for sequence in rollout.sequences
+            for span in sequence.versions
+        ]
         return min(found if None not in rollouts and found else [self.served, *found])
 
 

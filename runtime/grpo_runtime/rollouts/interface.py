@@ -16,7 +16,8 @@ class GenerateRequest:
     """One completion to sample. `seed` alone decides the tokens, given the weights. One that `is_evaluation`
     is sampled as evaluations are, and the requests of a call are all of one kind. `max_tokens` is its longest
     completion where that is not sampling.maxTokens. A turn of a conversation has `num_group_tokens`: so many
-    of its first tokens are the prompt of its group; None where all are.
+    of its first tokens are the prompt of its group; None where all are. `stop` are texts that end it, beside
+    those of sampling.stop.
     """
 
     prompt_ids: tuple[int, ...]
@@ -24,6 +25,7 @@ class GenerateRequest:
     is_evaluation: bool = False
     max_tokens: int | None = None
     num_group_tokens: int | None = None
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,10 @@ class Rollout:
     `is_terminated` is False when the completion was cut at the token limit. Of several turns, the tokens of a
     completion that no policy sampled, such as what a tool said, are those that `loss_mask` has as False, and
     their logprobs are 0; `versions` leave them out. None means that all were sampled.
+
+    It is an episode. An agent that rewrites its history makes one of several sequences: the first is the
+    rollout itself, and `branches` are the others, in the order in which they began. Each has a prompt of its
+    own, and none has branches.
     """
 
     prompt_ids: tuple[int, ...]
@@ -52,14 +58,31 @@ class Rollout:
     is_terminated: bool
     engine: str
     loss_mask: tuple[bool, ...] | None = None
+    branches: tuple["Rollout", ...] = ()
+    returned: float | None = None
+    """What the agent that made it returned as its reward."""
+
+    def __post_init__(self) -> None:
+        assert not any(branch.branches for branch in self.branches), "a branch has branches"
+
+    @property
+    def sequences(self) -> tuple["Rollout", ...]:
+        """All sequences of the episode, each without branches."""
+        return (replace(self, branches=()), *self.branches) if self.branches else (self,)
+
+    @property
+    def last(self) -> "Rollout":
+        """The sequence that began last, in which the episode ends."""
+        return self.branches[-1] if self.branches else self
 
     @property
     def num_sampled(self) -> int:
-        """Tokens of the completion that the policy sampled."""
-        return len(self.completion_ids) if self.loss_mask is None else sum(self.loss_mask)
+        """Tokens that the policy sampled, of all sequences."""
+        own = len(self.completion_ids) if self.loss_mask is None else sum(self.loss_mask)
+        return own + sum(branch.num_sampled for branch in self.branches)
 
     def of_prompt(self, prompt_ids: tuple[int, ...]) -> "Rollout":
-        """The same completion with another prompt."""
+        """The same with another prompt of the first sequence."""
         return replace(self, prompt_ids=prompt_ids)
 
 

@@ -26,7 +26,8 @@ def encode(
         system_prompt=sampling.system_prompt,
         template=sampling.chat_template,
         arguments=sampling.chat_template_arguments or {},
-        needed_by=next(iter(sampling.chat_fields), None),
+        # agents make chats of any prompt
+        needed_by=None if run_config.environments else next(iter(sampling.chat_fields), None),
     )
     return encode_prompt(
         prompt,

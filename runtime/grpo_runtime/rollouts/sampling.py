@@ -20,12 +20,14 @@ _MASKS = TypeAdapter(tuple[tuple[Annotated[int, Field(ge=0, strict=True)], ...],
 
 
 def sampling_parameters(
-    sampling: SamplingSpec, *, seed: int, max_tokens: int | None = None
+    sampling: SamplingSpec, *, seed: int, max_tokens: int | None = None, stop: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """vLLM's parameters for one completion, as JSON; `max_tokens` where it is shorter than others.
+    """vLLM's parameters for one completion, as JSON; `max_tokens` where it is shorter than others, `stop`
+    where further texts end it.
 
     Everything that shapes the distribution is written out: the model's generation_config may say otherwise.
     """
+    stops = [*(sampling.stop or ()), *stop]
     parameters: dict[str, Any] = {
         "seed": seed,
         "temperature": sampling.temperature,
@@ -38,10 +40,10 @@ def sampling_parameters(
         "frequency_penalty": 0.0,
         "logprobs": 0,
         # stop strings are looked for in the text, which nothing else needs
-        "detokenize": bool(sampling.stop),
+        "detokenize": bool(stops),
     }
-    if sampling.stop:
-        parameters["stop"] = list(sampling.stop)
+    if stops:
+        parameters["stop"] = stops
     if sampling.regex is not None:
         parameters["structured_outputs"] = {"regex": sampling.regex}
     return parameters

@@ -21,6 +21,7 @@ class Scorer:
         self._group_size = run_config.algorithm.group_size
         self._total_steps = run_config.total_steps
         self._decoder = decoder
+        self._has_agents = run_config.environments is not None
 
     async def score(self, group: Group) -> tuple[Column, ...]:
         """What each function gives for a group that is sampled. Functions compare completions of one prompt,
@@ -77,9 +78,10 @@ class Scorer:
         prefill = prefill_of(prompt.content, text=self._decoder.ending(rollouts[0].prompt_ids))
         return RewardRequest(
             prompts=[prompt.content] * len(rollouts),
-            completions=[self._decoder.text(rollout.completion_ids) for rollout in rollouts],
+            completions=[self._decoder.text(rollout.last.completion_ids) for rollout in rollouts],
             prefills=[prefill] * len(rollouts),
-            completion_ids=[list(rollout.completion_ids) for rollout in rollouts],
+            returned=[rollout.returned for rollout in rollouts] if self._has_agents else [],
+            completion_ids=[list(rollout.last.completion_ids) for rollout in rollouts],
             columns={name: [value] * len(rollouts) for name, value in prompt.columns.items()},
             group_ids=[group.number] * len(rollouts),
             step=group.step,

@@ -3,7 +3,7 @@ between ranks, and in the journal."""
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from grpo_api.contract.versions import PolicyVersion
@@ -11,6 +11,8 @@ from grpo_runtime.rollouts.frames import Frame
 from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, VersionSpan
 
 _STOP, _LENGTH = "stop", "length"
+_BRANCHES = "branches"
+_ARRAYS_OF_A_BRANCH = ("prompt_ids", "token_ids", "logprobs", "loss_mask")
 
 
 @dataclass(frozen=True)
@@ -51,17 +53,20 @@ def request_frame(request: GenerateRequest) -> Frame:
         "is_evaluation": request.is_evaluation,
         "max_tokens": request.max_tokens,
         "num_group_tokens": request.num_group_tokens,
+        "stop": request.stop,
     }
     return Frame(header, {"token_ids": _ids(request.prompt_ids)})
 
 
 def read_request(frame: Frame) -> GenerateRequest:
     """The request in a frame. Raises KeyError, TypeError or ValueError for a frame that holds none."""
-    return GenerateRequest(prompt_ids=_read_ids(frame), **frame.header)
+    header = frame.header
+    return GenerateRequest(prompt_ids=_read_ids(frame), **{**header, "stop": tuple(header["stop"])})
 
 
 def completion_frame(rollout: Rollout) -> Frame:
-    """A completion without its prompt, which the reader knows. Logprobs are float32."""
+    """One sequence without its prompt, which the reader knows. Logprobs are float32."""
+    assert not rollout.branches, "an episode of several sequences is written by episode_frame"
     header = {
         "versions": [[str(span.version), span.start, span.end] for span in rollout.versions],
         "finish_reason": _STOP if rollout.is_terminated else _LENGTH,
@@ -90,6 +95,39 @@ def read_completion(frame: Frame, *, prompt_ids: tuple[int, ...]) -> Rollout:
         engine=header["engine"],
         loss_mask=None if mask is None else tuple(bool(is_sampled) for is_sampled in mask),
     )
+
+
+def episode_frame(rollout: Rollout) -> Frame:
+    """All sequences of an episode with their prompts, but for a first one without, and what its agent
+    returned."""
+    first, *branches = rollout.sequences
+    frame = completion_frame(first)
+    headers: list[Mapping[str, Any]] = []
+    arrays, header = dict(frame.arrays), dict(frame.header)
+    if first.prompt_ids:
+        arrays["prompt_ids"] = _ids(first.prompt_ids)
+    if rollout.returned is not None:
+        header["returned"] = rollout.returned
+    for place, branch in enumerate(branches):
+        written = completion_frame(branch)
+        headers.append(written.header)
+        arrays |= {f"{_BRANCHES}/{place}/{name}": values for name, values in written.arrays.items()}
+        arrays[f"{_BRANCHES}/{place}/prompt_ids"] = _ids(branch.prompt_ids)
+    if branches:
+        header[_BRANCHES] = headers
+    return Frame(header, arrays)
+
+
+def read_episode(frame: Frame) -> Rollout:
+    """The episode in a frame. Raises as `read_completion`."""
+    branches = []
+    for place, header in enumerate(frame.header.get(_BRANCHES, ())):
+        found = {name: frame.arrays.get(f"{_BRANCHES}/{place}/{name}") for name in _ARRAYS_OF_A_BRANCH}
+        written = Frame(header, {name: values for name, values in found.items() if values is not None})
+        branches.append(read_completion(written, prompt_ids=tuple(_array(written, "prompt_ids", "i"))))
+    has_prompt = "prompt_ids" in frame.arrays
+    first = read_completion(frame, prompt_ids=tuple(_array(frame, "prompt_ids", "i")) if has_prompt else ())
+    return replace(first, branches=tuple(branches), returned=frame.header.get("returned"))
 
 
 def read_completions(frames: Iterable[Frame], *, of: Sequence[GenerateRequest]) -> list[Rollout]:

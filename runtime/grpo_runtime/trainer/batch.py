@@ -1,6 +1,10 @@
-"""Rollouts as tensors, and how every rank gets them. B sequences, T tokens: prompt, completion, padding."""
+"""Rollouts as tensors, and how every rank gets them. B sequences, T tokens: prompt, completion, padding.
+
+A sample is an episode, of one sequence or of several: each of them has a row.
+"""
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,7 +29,11 @@ class Batch:
     rollout_logprobs: torch.Tensor
     """[B, T-1] float32, the sampler's; 0 outside the mask."""
     advantages: torch.Tensor
-    """[B] float32."""
+    """[B] float32, each that of its episode."""
+    episodes: torch.Tensor
+    """[B] int64: the episode of each sequence, by its index among the samples of the step."""
+    episode_sizes: torch.Tensor
+    """[B] int64: how many sequences its episode has, wherever these are computed."""
     is_current: torch.Tensor
     """[B, T-1] bool, false where other weights sampled token t + 1 than those that the step begins with; true
     outside the mask."""
@@ -37,6 +45,18 @@ class Batch:
         lengths: list[int] = torch.where(self.loss_mask, ends, NUM_EMPTY_TOKENS).amax(1).tolist()
         return lengths
 
+    @property
+    def num_episodes(self) -> int:
+        """Episodes of which it has a sequence."""
+        return len(self.episodes.unique())
+
+    def rows_of(self, episodes: Sequence[int]) -> tuple[int, ...]:
+        """The sequences of these episodes, episode by episode."""
+        rows = defaultdict[int, list[int]](list)
+        for row, episode in enumerate(self.episodes.tolist()):
+            rows[episode].append(row)
+        return tuple(row for episode in episodes for row in rows[episode])
+
     def part(self, rows: Sequence[int]) -> "Batch":
         """These sequences, as wide as the longest of them; without rows, one in which no token counts."""
         if not rows:
@@ -45,6 +65,8 @@ class Batch:
                 loss_mask=torch.zeros((1, NUM_EMPTY_TOKENS - 1), dtype=torch.bool),
                 rollout_logprobs=torch.zeros((1, NUM_EMPTY_TOKENS - 1)),
                 advantages=torch.zeros(1),
+                episodes=torch.zeros(1, dtype=torch.int64),
+                episode_sizes=torch.ones(1, dtype=torch.int64),
                 is_current=torch.ones((1, NUM_EMPTY_TOKENS - 1), dtype=torch.bool),
             )
         width = max(self.lengths[row] for row in rows)
@@ -54,6 +76,8 @@ class Batch:
             self.loss_mask[index, : width - 1],
             self.rollout_logprobs[index, : width - 1],
             self.advantages[index],
+            self.episodes[index],
+            self.episode_sizes[index],
             self.is_current[index, : width - 1],
         )
 
@@ -64,22 +88,27 @@ class Batch:
             self.loss_mask.to(device),
             self.rollout_logprobs.to(device),
             self.advantages.to(device),
+            self.episodes.to(device),
+            self.episode_sizes.to(device),
             self.is_current.to(device),
         )
 
 
 def make_batch(
-    rollouts: Sequence[Rollout],
+    samples: Sequence[Rollout],
     *,
     advantages: torch.Tensor,
     pad_id: int,
     masks_truncated: bool = False,
     step: int | None = None,
 ) -> Batch:
-    """Pad `rollouts` to one rectangle; `advantages` [B] are in the same order. With `masks_truncated` no
-    token counts of a completion that was cut at the token limit (DAPO's overlong filtering, arXiv:2503.14476,
-    section 3.4). The policy has done `step` steps, and tokens that it sampled before are not current; without
-    it all are."""
+    """Pad the sequences of `samples`, sample by sample, to one rectangle; `advantages` has one for each
+    sample. With `masks_truncated` no token counts of an episode whose end was cut at the token limit (DAPO's
+    overlong filtering, arXiv:2503.14476, section 3.4). The policy has done `step` steps, and tokens that it
+    sampled before are not current; without it all are."""
+    rollouts = [sequence for sample in samples for sequence in sample.sequences]
+    sizes = torch.tensor([1 + len(sample.branches) for sample in samples])
+    episodes = torch.arange(len(samples)).repeat_interleave(sizes)
     starts = torch.tensor([len(rollout.prompt_ids) for rollout in rollouts]).unsqueeze(1)
     ends = starts + torch.tensor([len(rollout.completion_ids) for rollout in rollouts]).unsqueeze(1)
     columns = torch.arange(int(ends.max()))
@@ -94,8 +123,8 @@ def make_batch(
         (rollout.rollout_logprobs for rollout in rollouts), dtype=torch.float32
     )
     loss_mask = is_completion.clone()
-    for row, rollout in enumerate(rollouts):
-        if masks_truncated and not rollout.is_terminated:
+    for row, (rollout, episode) in enumerate(zip(rollouts, episodes.tolist(), strict=True)):
+        if masks_truncated and not samples[episode].last.is_terminated:
             loss_mask[row] = False
         elif rollout.loss_mask is not None:
             loss_mask[row, is_completion[row]] = torch.tensor(rollout.loss_mask)
@@ -103,7 +132,9 @@ def make_batch(
         token_ids,
         loss_mask,
         rollout_logprobs,
-        advantages.to(torch.float32),
+        advantages.to(torch.float32)[episodes],
+        episodes,
+        sizes[episodes],
         _current_tokens(rollouts, starts=starts, width=len(columns), step=step),
     )
 
@@ -135,6 +166,8 @@ def send_batch(batch: Batch, *, ranks: Ranks) -> None:
         batch.loss_mask.to(torch.uint8),
         batch.rollout_logprobs,
         batch.advantages,
+        batch.episodes,
+        batch.episode_sizes,
         batch.is_current.to(torch.uint8),
     ):
         ranks.broadcast(tensor)
@@ -150,5 +183,7 @@ def receive_batch(*, ranks: Ranks) -> Batch:
         loss_mask=ranks.broadcast(torch.empty(shape, dtype=torch.uint8)).bool(),
         rollout_logprobs=ranks.broadcast(torch.empty(shape, dtype=torch.float32)),
         advantages=ranks.broadcast(torch.empty(num_sequences, dtype=torch.float32)),
+        episodes=ranks.broadcast(torch.empty(num_sequences, dtype=torch.int64)),
+        episode_sizes=ranks.broadcast(torch.empty(num_sequences, dtype=torch.int64)),
         is_current=ranks.broadcast(torch.empty(shape, dtype=torch.uint8)).bool(),
     )

@@ -25,7 +25,8 @@ from grpo_runtime.report.run_file import keep_run_file
 from grpo_runtime.report.trackers.registry import open_trackers
 from grpo_runtime.rewards.kinds import reward_functions
 from grpo_runtime.rewards.pool import RewardPool
-from grpo_runtime.rollouts.collect import EngineSource
+from grpo_runtime.rollouts.agents.environments import Environments, started_environments
+from grpo_runtime.rollouts.collect import EngineSource, Source
 from grpo_runtime.rollouts.function.turns import FunctionOptions, RolloutFunction
 from grpo_runtime.rollouts.interface import Engines
 from grpo_runtime.rollouts.journal.async_journal import AsyncJournal
@@ -102,7 +103,7 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
         async with (
             LoopThread("rollouts") as thread,
             thread.entered(rewards) as pool,
-            thread.entered(_started_function(context)) as function,
+            thread.entered(_started_maker(context)) as maker,
         ):
             scorer = Scorer(pool, run_config, decoder=context.loaded.decoder)
             position.at("tries the reward functions")
@@ -113,26 +114,27 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
             engines = connect(settings)
             keep_alive.append(engines)
             try:
-                coordinator = Coordinator(
-                    run_config=run_config,
-                    attempt=settings.attempt,
-                    ranks=context.ranks,
-                    strategy=context.strategy,
-                    learner=context.learner,
-                    engines=engines,
-                    sampler=sampler,
-                    scorer=scorer,
-                    reporter=reporter,
-                    saver=saver,
-                    journal=journal,
-                    decoder=context.loaded.decoder,
-                    uploads=uploads,
-                    left_out=left_out,
-                    evaluation=_make_evaluation(context, evaluated),
-                    source=EngineSource(engines) if function is None else function.over(engines),
-                    thread=thread,
-                )
-                is_done = await coordinator.train(context.state)
+                async with thread.entered(_source(maker, engines)) as source:
+                    coordinator = Coordinator(
+                        run_config=run_config,
+                        attempt=settings.attempt,
+                        ranks=context.ranks,
+                        strategy=context.strategy,
+                        learner=context.learner,
+                        engines=engines,
+                        sampler=sampler,
+                        scorer=scorer,
+                        reporter=reporter,
+                        saver=saver,
+                        journal=journal,
+                        decoder=context.loaded.decoder,
+                        uploads=uploads,
+                        left_out=left_out,
+                        evaluation=_make_evaluation(context, evaluated),
+                        source=source,
+                        thread=thread,
+                    )
+                    is_done = await coordinator.train(context.state)
             except BaseException:
                 # samples that are drawn and steps that are copied are worth keeping, whatever ended the run
                 journal.finish(timeout_seconds=time_left.of(FINISH_SECONDS))
@@ -148,25 +150,43 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
 
 
 @asynccontextmanager
-async def _started_function(context: RankContext) -> AsyncIterator[RolloutFunction | None]:
-    """The process of sampling.rolloutFunction; None in a run without."""
-    sampling = context.settings.run_config.sampling
-    found = sampling.rollout_function
-    if found is None:
+async def _started_maker(context: RankContext) -> AsyncIterator[RolloutFunction | Environments | None]:
+    """The processes of sampling.rolloutFunction or of environments; None in a run without."""
+    settings, loaded = context.settings, context.loaded
+    run_config = settings.run_config
+    environments, found = run_config.environments, run_config.sampling.rollout_function
+    if environments is not None:
+        async with started_environments(
+            environments,
+            run_config,
+            decoder=loaded.decoder,
+            vocab_size=loaded.vocab_size,
+            volumes_dir=settings.volumes_dir,
+        ) as started:
+            yield started
+    elif found is not None:
+        code = found.config_map
+        options = FunctionOptions(
+            function=found.function,
+            file=None if code is None else FunctionFile.of_spec(code, volumes_dir=settings.volumes_dir),
+            timeout_seconds=found.timeout_seconds,
+            max_turns=found.max_turns,
+            max_tokens=run_config.sampling.max_tokens,
+        )
+        async with RolloutFunction(options, decoder=loaded.decoder, vocab_size=loaded.vocab_size) as function:
+            yield function
+    else:
         yield None
-        return
-    code = found.config_map
-    options = FunctionOptions(
-        function=found.function,
-        file=None if code is None else FunctionFile.of_spec(code, volumes_dir=context.settings.volumes_dir),
-        timeout_seconds=found.timeout_seconds,
-        max_turns=found.max_turns,
-        max_tokens=sampling.max_tokens,
-    )
-    async with RolloutFunction(
-        options, decoder=context.loaded.decoder, vocab_size=context.loaded.vocab_size
-    ) as function:
-        yield function
+
+
+@asynccontextmanager
+async def _source(maker: RolloutFunction | Environments | None, engines: Engines) -> AsyncIterator[Source]:
+    """Where samples come from."""
+    if isinstance(maker, Environments):
+        async with maker.over(engines) as source:
+            yield source
+    else:
+        yield EngineSource(engines) if maker is None else maker.over(engines)
 
 
 def _open_journal(context: RankContext) -> Journal | AsyncJournal | NoJournal:
@@ -261,8 +281,10 @@ def _waits_for_user_code(run_config: RunConfig) -> str:
     names = ", ".join(
         f"{reward.name} (a model)" if reward.model else reward.name for reward in run_config.rewards
     )
-    function = " and the rollout function" if run_config.sampling.rollout_function else ""
-    return f"starting the rewards {names}{function}"
+    makers = [f"the agent of {environment.name}" for environment in run_config.environments or ()]
+    if run_config.sampling.rollout_function:
+        makers.append("the rollout function")
+    return f"starting the rewards {names}{''.join(f' and {maker}' for maker in makers)}"
 
 
 def _waits_for_engines(run_config: RunConfig) -> str:

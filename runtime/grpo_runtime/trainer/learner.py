@@ -121,6 +121,13 @@ class Learner:
         return {**values, **parts.metrics, "learning_rate": rate}
 
     def _divide(self, batch: Batch, *, step: int) -> StepParts:
+        minibatches = divide_groups(
+            batch.num_episodes,
+            group_size=self._algorithm.group_size,
+            num_minibatches=self._algorithm.minibatches,
+            run_seed=self._algorithm.seed,
+            step=step,
+        )
         return divide_step(
             batch,
             options=self._options,
@@ -128,13 +135,7 @@ class Learner:
             num_ranks=self._ranks.world_size,
             budget=self._micro_batch_tokens,
             is_packed=self._is_packed,
-            minibatches=divide_groups(
-                len(batch.advantages),
-                group_size=self._algorithm.group_size,
-                num_minibatches=self._algorithm.minibatches,
-                run_seed=self._algorithm.seed,
-                step=step,
-            ),
+            minibatches=[batch.rows_of(samples) for samples in minibatches],
         )
 
     def _prepare(self, parts: UpdateParts, *, is_first: bool) -> "_Update":
@@ -190,6 +191,7 @@ class Learner:
                 entropies=entropies,
                 entropy_threshold=threshold,
                 is_current=piece.is_current,
+                episode_sizes=piece.episode_sizes,
             ),
             options=self._options,
             denominators=denominators,

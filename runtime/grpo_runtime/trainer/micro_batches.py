@@ -71,7 +71,9 @@ def divide_step(
         UpdateParts(
             micro_batches=tuple(part.part(rows) for rows in cut.by_rank[rank]),
             denominators=Denominators.of_mask(
-                part.loss_mask, num_micro_batches=max(1, cut.num_with_sequences)
+                part.loss_mask,
+                num_sequences=part.num_episodes,
+                num_micro_batches=max(1, cut.num_with_sequences),
             ),
         )
         for part, cut in zip(parts, cuts, strict=True)
@@ -87,21 +89,21 @@ def divide_step(
 
 
 def divide_groups(
-    num_sequences: int, *, group_size: int, num_minibatches: int, run_seed: int, step: int
-) -> tuple[Rows, ...]:
-    """Deal whole groups of `group_size` sequences out to the minibatches, in an order that follows from seed
-    and step (from 0). One minibatch has all sequences as they are. None is empty: there are fewer where a
-    step has fewer groups, as it may with dynamic sampling."""
+    num_samples: int, *, group_size: int, num_minibatches: int, run_seed: int, step: int
+) -> tuple[tuple[int, ...], ...]:
+    """Deal whole groups of `group_size` samples, by their index, out to the minibatches, in an order that
+    follows from seed and step (from 0). One minibatch has all samples as they are. None is empty: there are
+    fewer where a step has fewer groups, as it may with dynamic sampling."""
     if num_minibatches == 1:
-        return (tuple(range(num_sequences)),)
-    num_groups = num_sequences // group_size
+        return (tuple(range(num_samples)),)
+    num_groups = num_samples // group_size
     seed = derive_seed(run_seed, step=step, prompt_index=_OF_NO_PROMPT, sample_index=0)
     groups = torch.randperm(num_groups, generator=torch.Generator().manual_seed(seed)).tolist()
     return tuple(
         tuple(
-            row
+            sample
             for group in groups[first::num_minibatches]
-            for row in range(group * group_size, (group + 1) * group_size)
+            for sample in range(group * group_size, (group + 1) * group_size)
         )
         for first in range(min(num_minibatches, num_groups))
     )

@@ -68,20 +68,23 @@ def step_metrics(
 def samples_of(
     groups: Sequence[Group], *, names: Sequence[str], advantages: Advantages, decoder: CompletionDecoder
 ) -> list[Sample]:
-    """The B completions of a step, group by group, with the rewards of the functions `names`."""
+    """The B completions of a step, group by group, with the rewards of the functions `names`. Of an episode
+    of several sequences it has the text of the last one."""
     rewards, values = iter(advantages.rewards.tolist()), iter(advantages.advantages.tolist())
     return [
         Sample(
             group=place,
-            prompt=str(decoder.tokenizer.decode(list(rollout.prompt_ids))),
-            completion=decoder.text(rollout.completion_ids),
+            prompt=str(decoder.tokenizer.decode(list(rollout.last.prompt_ids))),
+            completion=decoder.text(rollout.last.completion_ids),
             rewards=dict(zip(names, scores, strict=True)),
             reward=None if math.isnan(reward := next(rewards)) else reward,
             advantage=next(values),
-            num_tokens=len(rollout.completion_ids),
-            is_terminated=rollout.is_terminated,
-            policy_versions=" ".join(str(span.version) for span in rollout.versions),
-            engine=rollout.engine,
+            num_tokens=sum(len(sequence.completion_ids) for sequence in rollout.sequences),
+            is_terminated=rollout.last.is_terminated,
+            policy_versions=" ".join(
+                str(span.version) for sequence in rollout.sequences for span in sequence.versions
+            ),
+            engine=", ".join(dict.fromkeys(sequence.engine for sequence in rollout.sequences)),
         )
         for place, group in enumerate(groups)
         for rollout, scores in zip(group.completions, group.rewards, strict=True)

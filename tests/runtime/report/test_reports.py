@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 from pytest import CaptureFixture, approx
@@ -31,6 +32,23 @@ def test_completion_lengths_go_by_the_names_of_trl() -> None:
         "completions/clipped_ratio": approx(1 / 3),
     }
     assert count_tokens([rollout(2), rollout(4)]) == (4, 6)
+
+
+def test_an_episode_is_one_completion_with_the_tokens_of_all_its_sequences() -> None:
+    episode = replace(
+        rollout(2, is_terminated=False),
+        branches=(replace(rollout(4), loss_mask=(True, False, True, True)), rollout(1)),
+    )
+    cut = replace(rollout(3), branches=(rollout(5, is_terminated=False),))
+    metrics = completion_metrics([episode, cut])
+    assert episode.num_sampled == 2 + 3 + 1
+    assert metrics["completions/mean_length"] == (6 + 8) / 2
+    # an episode ends as its last sequence does
+    assert metrics["completions/clipped_ratio"] == 0.5
+    assert metrics["completions/max_terminated_length"] == 6
+    assert count_tokens([episode, cut]) == (5 * 2, 2 + 4 + 1 + 3 + 5)
+    alone = completion_metrics([replace(episode, branches=()), cut])
+    assert alone["completions/crc32"] != metrics["completions/crc32"]
 
 
 def test_the_checksum_tells_runs_with_other_tokens_or_another_order_apart() -> None:

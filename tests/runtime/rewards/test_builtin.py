@@ -252,3 +252,9 @@ def test_an_answer_that_is_there_many_times_is_checked_once(monkeypatch: pytest.
     monkeypatch.setitem(BUILTIN_REWARDS, "never", row)
     assert refused_answers(["1", "1", "2", "1"], builtins=["never"]) == {"1": "never", "2": "never"}
     assert sorted(checked) == ["1", "2"]
+
+
+def test_what_an_agent_returned_is_its_reward() -> None:
+    returned = [1.0, None, -2.5]
+    options = BuiltinOptions()
+    assert make_builtin("environment", options=options)(returned=returned, completions=["a"] * 3) == returned

@@ -283,6 +283,13 @@ def test_the_version_of_a_group_is_that_of_its_oldest_token() -> None:
         assert one.version == expected
 
 
+def test_the_oldest_token_may_be_in_any_sequence_of_an_episode() -> None:
+    group = group_of(0, step=4)
+    branches = (rollout_of(version=2), rollout_of(version=4))
+    group.rollouts = [rollout_of(version=5), replace(rollout_of(version=3), branches=branches)]
+    assert Outstanding(group=group, served=4).version == 2
+
+
 class SilentScorer(ScriptedScorer):
     """Reward functions that do not answer about groups from the second on."""
 

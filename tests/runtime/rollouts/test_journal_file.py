@@ -9,6 +9,7 @@ import threading
 from array import array
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from polling import wait_until
@@ -23,7 +24,7 @@ from grpo_runtime.rollouts.frames import Frame, decode_frames, encode_frame
 from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, VersionSpan
 from grpo_runtime.rollouts.journal.reader import file_of, read_step
-from grpo_runtime.rollouts.journal.records import Begun, Generated, Scored, Trained, decode_record
+from grpo_runtime.rollouts.journal.records import Begun, Composed, Generated, Scored, Trained, decode_record
 from grpo_runtime.rollouts.journal.writer import JournalWriter
 
 JOB = "job-uid"
@@ -86,9 +87,63 @@ def test_a_sample_comes_back_to_the_last_bit(mask: tuple[bool, ...] | None) -> N
     assert damage is None and isinstance(found, Generated)
     assert (found.group, found.sample) == (1, 2)
     assert found == record and found.answers(REQUEST, sampling=9)
-    assert found.completion.of_prompt(REQUEST.prompt_ids) == rollout
+    assert found.rollout_of(REQUEST) == rollout
     bits = [struct.pack("<f", logprob) for logprob in found.completion.rollout_logprobs]
     assert bits == [struct.pack("<f", logprob) for logprob in LOGPROBS]
+
+
+def episode(**changes: Any) -> Rollout:
+    """Of three sequences. `changes` are made to the last."""
+    second = Rollout((7, 8, 9), (5, 6), LOGPROBS[1:3], (), True, "rollout-1", loss_mask=(True, False))
+    spans = (VersionSpan(PolicyVersion(2, 4), 0, 1),)
+    third = replace(Rollout((), (1,), LOGPROBS[:1], spans, False, "rollout-0"), **changes)
+    return replace(ROLLOUT, branches=(second, third))
+
+
+def test_every_sequence_of_an_episode_comes_back_with_its_own_prompt() -> None:
+    record = Generated.of_group(group(episode()), 0, sampling=9)
+    (frame,), _ = decode_frames(encode_frame(record.frame()))
+    found = decode_record(frame)
+    assert isinstance(found, Generated)
+    assert found == record and found.answers(REQUEST, sampling=9)
+    assert found.rollout_of(REQUEST).sequences == (ROLLOUT, *episode().branches)
+
+
+@pytest.mark.parametrize("returned", [None, 0.0, -1.5])
+def test_an_episode_keeps_the_prompt_that_its_agent_gave_it_and_what_the_agent_returned(
+    returned: float | None,
+) -> None:
+    rollout = replace(ROLLOUT, prompt_ids=(8, 8), returned=returned)
+    (frame,), _ = decode_frames(encode_frame(Generated.of_group(group(rollout), 0, sampling=9).frame()))
+    found = decode_record(frame)
+    assert isinstance(found, Generated)
+    assert found.answers(REQUEST, sampling=9) and found.rollout_of(REQUEST) == rollout
+
+
+def test_an_episode_of_which_a_sequence_is_lost_is_not_read() -> None:
+    frame = Generated.of_group(group(episode()), 0, sampling=9).frame()
+    arrays = {name: values for name, values in frame.arrays.items() if name != "branches/1/token_ids"}
+    with pytest.raises(KeyError):
+        decode_record(Frame(frame.header, arrays))
+
+
+@pytest.mark.parametrize("changes", [{"completion_ids": (2,)}, {"prompt_ids": (1,)}])
+def test_rewards_are_of_all_sequences_of_an_episode(changes: dict[str, Any]) -> None:
+    found = Scored.of_group(scored(episode(), columns=(Column(values=[1.0]),)), names=("a",))
+    assert found.is_of(group(episode()), names=("a",))
+    assert not found.is_of(group(episode(**changes)), names=("a",))
+    assert not found.is_of(group(ROLLOUT), names=("a",))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"completion_ids": (2,)}, {"prompt_ids": (1,)}, {"rollout_logprobs": LOGPROBS[1:2]}]
+)
+def test_what_a_step_was_trained_on_is_told_by_all_sequences_of_an_episode(changes: dict[str, Any]) -> None:
+    columns = (Column(values=[1.0]),)
+    trained = [scored(episode(), columns=columns)]
+    found = Composed.of_step(trained=trained, filtered=(), failed=(), dropped=(), num_drawn=1)
+    assert found.is_of([scored(episode(), columns=columns)])
+    assert not found.is_of([scored(episode(**changes), columns=columns)])
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What reward functions are asked about a group, over a pool that is a fake."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -81,6 +82,18 @@ async def test_a_group_is_asked_about_with_the_columns_of_its_prompt(is_evaluati
             total_steps=5,
         )
     ]
+
+
+async def test_of_an_episode_the_last_sequence_is_asked_about() -> None:
+    pool = FakePool()
+    asked = group()
+    first, second = asked.completions
+    branch = Rollout((9, 4, 1, 3), (6, 2), (-1.0, -1.0), (), True, "fake")
+    asked.rollouts = [replace(first, branches=(branch,)), second]
+    await scorer(pool).score(asked)
+    [request] = pool.requests
+    assert request.completions == ["text 6", "text 5"]
+    assert request.completion_ids == [[6, 2], [5, 1]]
 
 
 async def test_functions_are_tried_with_a_group_of_one_short_completion_of_a_prompt() -> None:

@@ -4,6 +4,7 @@ import math
 import struct
 from array import array
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, VersionSpa
 from grpo_runtime.rollouts.wire import (
     EngineCall,
     completion_frame,
+    episode_frame,
     logprobs_frame,
     read_completion,
     read_completions,
@@ -25,7 +27,12 @@ from grpo_runtime.rollouts.wire import (
 
 REQUESTS = [
     GenerateRequest(
-        prompt_ids=(1, 151_643), seed=2**63 - 1, is_evaluation=True, max_tokens=3, num_group_tokens=1
+        prompt_ids=(1, 151_643),
+        seed=2**63 - 1,
+        is_evaluation=True,
+        max_tokens=3,
+        num_group_tokens=1,
+        stop=("x", "y"),
     ),
     GenerateRequest(prompt_ids=(), seed=0),
 ]
@@ -64,6 +71,14 @@ def test_completions_come_as_they_were_but_for_the_prompts_that_the_reader_knows
     assert read_completions(found, of=REQUESTS) == ROLLOUTS
     with pytest.raises(ValueError, match="shorter"):
         read_completions(found, of=REQUESTS[:1])
+
+
+def test_no_engine_answers_with_an_episode_of_several_sequences() -> None:
+    episode = replace(ROLLOUTS[0], branches=(ROLLOUTS[1],))
+    with pytest.raises(AssertionError, match="written by episode_frame"):
+        completion_frame(episode)
+    [frame] = sent(episode_frame(episode))
+    assert read_completion(frame, prompt_ids=REQUESTS[0].prompt_ids) == ROLLOUTS[0]
 
 
 def test_a_call_of_an_engine_comes_as_it_was() -> None:

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from grpo_api.resolve import resolve_algorithm
-from grpo_api.v1alpha1.spec import AlgorithmSpec, DeepSpeedSpec, Dtype, OptimizerSpec
+from grpo_api.v1alpha1.spec import AlgorithmSpec, DeepSpeedSpec, Dtype, LossType, OptimizerSpec
 from grpo_runtime.model.load import load_policy
 from grpo_runtime.rollouts.interface import Rollout
 from grpo_runtime.trainer.batch import Batch, make_batch
@@ -77,12 +77,17 @@ class Case:
     """Whether the sequences of a micro-batch share a row."""
     top_entropy: float | None = None
     """algorithm.topEntropyQuantile: the threshold is that of the tokens of all micro-batches and ranks."""
+    loss_type: LossType = LossType.DAPO
+    has_episodes: bool = False
+    """Whether every second sample is an episode of two sequences, of which the second goes on from all of the
+    first."""
 
     @property
     def algorithms(self) -> tuple[AlgorithmSpec, AlgorithmSpec]:
         """For steps of one update and for steps of two."""
         once, twice = (
-            one.model_copy(update={"top_entropy_quantile": self.top_entropy}) for one in (ONCE, TWICE)
+            one.model_copy(update={"top_entropy_quantile": self.top_entropy, "loss_type": self.loss_type})
+            for one in (ONCE, TWICE)
         )
         return once, twice
 
@@ -92,6 +97,7 @@ class Case:
         zeros = "zeros" if self.computes_zeros else "no-zeros"
         kept = ("-recomputed" if self.recomputes else "") + ("-packed" if self.is_packed else "")
         kept += "" if self.top_entropy is None else "-top-entropy"
+        kept += f"-{self.loss_type.value}-episodes" if self.has_episodes else ""
         dtype = "float64" if self.is_double else "float32"
         return f"{self.num_rows}-by-{self.rows_each}-{zeros}-{dtype}{kept}"
 
@@ -110,6 +116,9 @@ CASES = {
         Case(rows_each=2, is_double=is_double, recomputes=True),
         # as on GPUs with a flash kernel
         Case(rows_each=2, is_double=is_double, recomputes=True, is_packed=True),
+        Case(rows_each=2, is_double=is_double, loss_type=LossType.GRPO, has_episodes=True),
+        # compared with episodes that are whole: norms are in float32 always, and round the parts one by one
+        *([] if is_double else [Case(rows_each=2, loss_type=LossType.DAPO, has_episodes=True)]),
         # in float32 rounding decides which tokens are above the threshold
         *([Case(num_rows=9, rows_each=2, is_double=True, top_entropy=0.3)] if is_double else []),
     )
@@ -142,14 +151,20 @@ def a_policy(model_folder: Path, case: Case) -> Policy:
 def a_batch(case: Case) -> Batch:
     """Sequences of different lengths and advantages, so that no part of the batch is like another."""
     lengths = (*LENGTHS[: case.num_rows], *LENGTHS_OF_ZEROS)
-    rollouts = []
+    samples = []
     for index, length in enumerate(lengths):
         completion = tuple(10 + (7 * index + place) % 60 for place in range(length - 2))
-        rollouts.append(Rollout((7, 8), completion, (-4.6,) * len(completion), (), True, "fake"))
+        cut = index + 1 if case.has_episodes and index % 2 else len(completion)
+        sample, *branches = (
+            Rollout((7, 8, *completion[:start]), part, (-4.6,) * len(part), (), True, "fake")
+            for start, part in ((0, completion[:cut]), (cut, completion[cut:]))
+            if part
+        )
+        samples.append(replace(sample, branches=tuple(branches)))
     zero = NEAR_ZERO if case.computes_zeros else 0.0
     advantages = [(-1.0) ** index * (1 + index / 4) for index in range(case.num_rows)]
     return make_batch(
-        rollouts, advantages=torch.tensor([*advantages, *[zero] * len(LENGTHS_OF_ZEROS)]), pad_id=0
+        samples, advantages=torch.tensor([*advantages, *[zero] * len(LENGTHS_OF_ZEROS)]), pad_id=0
     )
 
 

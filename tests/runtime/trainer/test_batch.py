@@ -1,6 +1,8 @@
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 
 from grpo_api.contract.versions import PolicyVersion
@@ -48,6 +50,44 @@ def test_tokens_that_no_policy_sampled_do_not_count() -> None:
     cut = dataclasses.replace(of_turns, is_terminated=False)
     masked = make_batch([cut], advantages=torch.tensor([1.0]), pad_id=0, masks_truncated=True)
     assert not masked.loss_mask.any()
+
+
+def an_episode() -> Rollout:
+    """The second sequence goes on from all of the first, and was cut at the token limit."""
+    second = dataclasses.replace(rollout((5, 8, 9, 6), (4,), (-3.0,)), is_terminated=False)
+    return dataclasses.replace(rollout((5,), (8, 9), (-1.0, -2.0)), branches=(second,))
+
+
+def a_batch_of_episodes(*, masks_truncated: bool = False) -> Batch:
+    samples = [rollout((5,), (7,), (-0.5,)), an_episode(), rollout((6,), (2, 3), (-0.1, -0.2))]
+    return make_batch(
+        samples, advantages=torch.tensor([1.0, -1.0, 2.0]), pad_id=0, masks_truncated=masks_truncated
+    )
+
+
+def test_each_sequence_of_an_episode_has_a_row_with_the_advantage_of_the_episode() -> None:
+    batch = a_batch_of_episodes()
+    assert batch.token_ids.tolist() == [[5, 7, 0, 0, 0], [5, 8, 9, 0, 0], [5, 8, 9, 6, 4], [6, 2, 3, 0, 0]]
+    # what the first sequence has sampled is trained there, and not again in the second one's prompt
+    assert batch.loss_mask.long().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 1], [1, 1, 0, 0]]
+    assert batch.rollout_logprobs[2].tolist() == [0.0, 0.0, 0.0, -3.0]
+    assert batch.advantages.tolist() == [1.0, -1.0, -1.0, 2.0]
+    assert batch.episodes.tolist() == [0, 1, 1, 2]
+    assert batch.episode_sizes.tolist() == [1, 2, 2, 1]
+    assert (batch.num_episodes, batch.rows_of([2, 1])) == (3, (3, 1, 2))
+
+
+def test_a_part_knows_of_how_many_sequences_its_episodes_are_though_it_has_not_all() -> None:
+    part = a_batch_of_episodes().part((3, 2))
+    assert part.episodes.tolist() == [2, 1]
+    assert part.episode_sizes.tolist() == [1, 2]
+    assert part.num_episodes == 2
+    assert a_batch_of_episodes().part(()).episode_sizes.tolist() == [1]
+
+
+def test_no_token_of_an_episode_counts_whose_end_was_cut() -> None:
+    batch = a_batch_of_episodes(masks_truncated=True)
+    assert batch.loss_mask.any(1).tolist() == [True, False, False, True]
 
 
 def test_a_part_is_as_wide_as_its_own_longest_sequence() -> None:
@@ -140,8 +180,9 @@ class Wire:
         return received
 
 
-def test_another_rank_receives_the_batch_that_rank_0_sends() -> None:
-    batch = a_batch_of_versions()
+@pytest.mark.parametrize("make", [a_batch_of_versions, a_batch_of_episodes])
+def test_another_rank_receives_the_batch_that_rank_0_sends(make: Callable[[], Batch]) -> None:
+    batch = make()
     wire: Any = Wire(OwnPosition())
     send_batch(batch, ranks=wire)
     wire.is_sender = False

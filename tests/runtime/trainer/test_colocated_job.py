@@ -109,15 +109,27 @@ def test_after_every_sync_engines_and_trainer_agree(learned: list[MetricsRecord]
     assert {record.values["sync/engines"] for record in learned} == {2.0}
 
 
+@pytest.mark.parametrize(
+    "job",
+    [pytest.param("job.yaml", marks=pytest.mark.matrix), "agent-job.yaml"],
+    ids=["a rollout function", "an agent"],
+)
 def test_a_policy_learns_to_call_the_calculator_of_the_example(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str
 ) -> None:
     example = Path(__file__).parents[3] / "examples" / "calculator"
     monkeypatch.setenv("PYTHONPATH", str(example))
-    [job] = yaml.safe_load_all((example / "job.yaml").read_text())
-    sections = job["spec"]
+    sections = yaml.safe_load((example / job).read_text())["spec"]
     sections["dataset"]["source"] = f"file://{example}/train.jsonl"
-    sections["sampling"]["rolloutFunction"] = {"function": "calculator:with_calculator", "maxTurns": 3}
+    if function := sections["sampling"].get("rolloutFunction"):
+        sections["sampling"]["rolloutFunction"] = {"function": "calculator:with_calculator", "maxTurns": 3}
+        assert function["configMap"]["function"] == "with_calculator"
+    else:
+        [environment] = sections["environments"]
+        assert environment.pop("configMap")["function"] == "agent"
+        environment["function"] = "calculator:agent"
+        # each call takes some ms of one process
+        sections["algorithm"]["steps"] = 50
     del sections["trainer"]
     trainer = start_trainer(tmp_path, run_config(**sections))
     code, message = trainer.end()

@@ -161,6 +161,46 @@ def test_each_minibatch_is_an_update_towards_the_policy_before_the_first(
     assert metrics["clip_ratio/region_mean"] > 0, "the second update is on policy"
 
 
+PROMPT, FIRST, SAID, SECOND = (7, 8), (10, 11, 12), (30, 31), (13, 14, 15, 16, 17)
+"""A prompt, what the policy sampled, what a tool said, and what the policy sampled then."""
+
+
+def a_sequence(prompt: tuple[int, ...], completion: tuple[int, ...]) -> Rollout:
+    return Rollout(prompt, completion, (-4.0,) * len(completion), (), True, "fake")
+
+
+def an_episode(*, is_cut: bool) -> Rollout:
+    """In one sequence, or in two of which the second goes on from all of the first."""
+    if is_cut:
+        branch = a_sequence((*PROMPT, *FIRST, *SAID), SECOND)
+        return replace(a_sequence(PROMPT, FIRST), branches=(branch,))
+    mask = (True,) * len(FIRST) + (False,) * len(SAID) + (True,) * len(SECOND)
+    return replace(a_sequence(PROMPT, (*FIRST, *SAID, *SECOND)), loss_mask=mask)
+
+
+@pytest.mark.parametrize("micro_batch_tokens", [1024, 12])
+def test_an_episode_that_is_cut_teaches_what_the_whole_one_does(
+    ranks: Ranks, model_folder: Path, micro_batch_tokens: int
+) -> None:
+    options: dict[str, Any] = {"prompts_per_step": 2, "group_size": 2, "minibatches": 2, "num_iterations": 2}
+    learners, found = [], []
+    for is_cut, tokens in ((False, 1024), (True, micro_batch_tokens)):
+        learner = make_learner(model_folder, ranks, micro_batch_tokens=tokens, **options)
+        others = [a_sequence((9,), tuple(range(40 + index, 44 + index))) for index in range(3)]
+        samples = [others[0], an_episode(is_cut=is_cut), *others[1:]]
+        batch = make_batch(samples, advantages=torch.tensor([-1.0, 1.0, 0.5, -0.5]), pad_id=0)
+        found.append(learner.update(batch, step=0))
+        learners.append(learner)
+    whole, cut = found
+    assert len(batch.advantages) == 5
+    assert cut["batch/micro_batches"] == (3 if micro_batch_tokens == 12 else 2)
+    for name in ("loss", "grad_norm", "entropy"):
+        assert cut[name] == pytest.approx(whole[name], rel=1e-4, abs=1e-6)
+    expected, mine = ([*learner.policy.parameters()] for learner in learners)
+    for one, other in zip(mine, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+
+
 def test_a_bonus_keeps_the_entropy_up(ranks: Ranks, model_folder: Path) -> None:
     found = {}
     for coefficient in (0.0, 2.0):

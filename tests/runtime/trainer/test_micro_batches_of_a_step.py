@@ -101,6 +101,34 @@ def test_each_minibatch_has_its_own_counts_over_all_ranks_and_micro_batches() ->
     assert parts[0].metrics["batch/padding_share"] == pytest.approx(2 / (4 + 2 + 7 + 5))
 
 
+def test_the_sequences_of_an_episode_divide_as_one_on_whichever_ranks_they_are() -> None:
+    def rollout(token: int, length: int, *branches: Rollout) -> Rollout:
+        return Rollout((1,), (token,) * length, (-1.0,) * length, (), True, "fake", branches=branches)
+
+    samples = [rollout(10, 3, rollout(11, 5), rollout(12, 4)), rollout(13, 2), rollout(14, 6)]
+    batch = make_batch(samples, advantages=torch.tensor([1.0, 0.0, -1.0]), pad_id=0)
+    minibatches = [batch.rows_of(samples) for samples in ((2, 0), (1,))]
+    parts = [
+        divide_step(batch, options=LossOptions(), rank=rank, num_ranks=2, budget=7, minibatches=minibatches)
+        for rank in range(2)
+    ]
+    for part in parts:
+        first, second = (update.denominators for update in part.updates)
+        assert (first.num_tokens, first.num_sequences) == (3 + 5 + 4 + 6, 2)
+        assert (second.num_tokens, second.num_sequences) == (2, 1)
+    by_rank = [
+        [int(row) for each in part.updates[0].micro_batches for row in each.token_ids[:, 1]] for part in parts
+    ]
+    assert by_rank == [[14, 10], [11, 12]]
+    sizes = {
+        int(token): int(size)
+        for part in parts
+        for each in part.updates[0].micro_batches
+        for token, size in zip(each.token_ids[:, 1], each.episode_sizes, strict=True)
+    }
+    assert sizes == {10: 3, 11: 3, 12: 3, 14: 1}
+
+
 def test_a_step_of_which_nothing_is_computed_has_numbers_to_report() -> None:
     for part in divided([0.0] * 5):
         update = the_update(part)

@@ -7,7 +7,7 @@ strategies. To hold a strategy to this, add a row to LAUNCHES.
 
 import itertools
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from partition_invariance import (
 from pod_builder import free_port
 from safetensors import safe_open
 
-from grpo_api.v1alpha1.spec import AlgorithmSpec
+from grpo_api.v1alpha1.spec import AlgorithmSpec, LossType
 from grpo_runtime.algorithm.losses import compute_loss
 from grpo_runtime.algorithm.types import Denominators, LossInputs
 from grpo_runtime.model.tiny import write_tiny_model
@@ -105,7 +105,7 @@ class Launches:
         self._model_folder = model_folder
         self._factory = factory
         self._results: dict[str, Results] = {}
-        self._references: dict[tuple[int, bool, float | None], Outcome] = {}
+        self._references: dict[tuple[object, ...], Outcome] = {}
 
     def results(self, name: str) -> Results:
         if name not in self._results:
@@ -129,7 +129,10 @@ class Launches:
         return Results(folder, num_ranks)
 
     def reference(self, case: Case) -> Outcome:
-        key = (case.num_rows, case.is_double, case.top_entropy)
+        if case.loss_type is LossType.DAPO:
+            # every token counts once: an episode that is cut teaches what the whole one does
+            case = replace(case, has_episodes=False)
+        key = (case.num_rows, case.is_double, case.top_entropy, case.loss_type, case.has_episodes)
         if key not in self._references:
             self._references[key] = whole_step(a_policy(self._model_folder, case), case)
         return self._references[key]
@@ -164,8 +167,9 @@ def add_whole(
         advantages=batch.advantages,
         loss_mask=batch.loss_mask,
         entropies=entropies,
+        episode_sizes=batch.episode_sizes,
     )
-    denominators = Denominators.of_mask(batch.loss_mask)
+    denominators = Denominators.of_mask(batch.loss_mask, num_sequences=len(set(batch.episodes.tolist())))
     compute_loss(inputs, options=loss_options(algorithm), denominators=denominators).loss.backward()
     return logprobs.detach()
 

@@ -1,5 +1,7 @@
 """The completions of a step as people read them."""
 
+from dataclasses import replace
+
 import torch
 
 from grpo_api.contract.versions import PolicyVersion
@@ -11,6 +13,36 @@ from grpo_runtime.rewards.chunk import Column
 from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, VersionSpan
 from grpo_runtime.trainer.step_report import samples_of
+
+
+def test_an_episode_is_shown_by_its_last_sequence_and_counted_by_all() -> None:
+    tokenizer = char_tokenizer(max_length_tokens=16)
+
+    def sequence(prompt: str, completion: str, *, engine: str, step: int, ends: bool) -> Rollout:
+        ids = tuple(tokenizer(completion).input_ids)
+        spans = (VersionSpan(PolicyVersion(1, step), 0, len(ids)),)
+        return Rollout(tuple(tokenizer(prompt).input_ids), ids, (-1.0,) * len(ids), spans, ends, engine)
+
+    first = sequence("a=", "ab", engine="one", step=3, ends=True)
+    branches = (
+        sequence("b=", "b", engine="two", step=3, ends=True),
+        sequence("c=", "cba", engine="one", step=4, ends=False),
+    )
+    group = Group(
+        step=4,
+        number=0,
+        prompt=Prompt(index=0, content="", columns={}),
+        requests=[GenerateRequest(first.prompt_ids, seed=0)],
+        rollouts=[replace(first, branches=branches)],
+        columns=(Column(values=[1.0]),),
+    )
+    advantages = Advantages(
+        advantages=torch.tensor([0.5]), rewards=torch.tensor([1.0]), is_std_zero=torch.tensor([False])
+    )
+    decoder = CompletionDecoder.of(tokenizer)
+    [sample] = samples_of([group], names=["right"], advantages=advantages, decoder=decoder)
+    assert (sample.prompt, sample.completion, sample.is_terminated) == ("c=", "cba", False)
+    assert (sample.num_tokens, sample.policy_versions, sample.engine) == (6, "1.3 1.3 1.4", "one, two")
 
 
 def test_each_completion_has_its_own_group_rewards_advantage_and_origin() -> None:

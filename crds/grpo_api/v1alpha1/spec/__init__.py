@@ -12,6 +12,7 @@ from grpo_api.v1alpha1.spec.checkpoint import CheckpointSpec, ResumeFromSpec, Re
 from grpo_api.v1alpha1.spec.colocated import ColocatedExecutor, ColocatedSpec
 from grpo_api.v1alpha1.spec.dataset import DatasetSpec, EvalSpec
 from grpo_api.v1alpha1.spec.engine import EngineProcess, EngineSpec
+from grpo_api.v1alpha1.spec.environments import EnvironmentSpec, EpisodeLimitsSpec
 from grpo_api.v1alpha1.spec.export import ExportSpec
 from grpo_api.v1alpha1.spec.failure_policy import (
     FailedRole,
@@ -49,7 +50,7 @@ from grpo_api.v1alpha1.spec.rewards import (
 )
 from grpo_api.v1alpha1.spec.rollout import RolloutSpec
 from grpo_api.v1alpha1.spec.run_sections import HubSpec, RunSections
-from grpo_api.v1alpha1.spec.sampling import RolloutFunctionSpec, SamplingSpec
+from grpo_api.v1alpha1.spec.sampling import History, RolloutFunctionSpec, SamplingSpec
 from grpo_api.v1alpha1.spec.scheduling import Gang, PodTopologySpec, SchedulingSpec, TopologySpec
 from grpo_api.v1alpha1.spec.trainer import DeepSpeedSpec, TrainerSpec, TrainerStrategy
 from grpo_api.v1alpha1.spec.weight_sync import WeightSyncBackend, WeightSyncSpec
@@ -76,6 +77,8 @@ __all__ = [
     "EngineProcess",
     "EngineSpec",
     "EntropySpec",
+    "EnvironmentSpec",
+    "EpisodeLimitsSpec",
     "EvalSpec",
     "ExportSpec",
     "FailedRole",
@@ -85,6 +88,7 @@ __all__ = [
     "GRPOJobSpec",
     "Gang",
     "GeometricMaskSpec",
+    "History",
     "HubSpec",
     "ImportanceCorrectionMode",
     "ImportanceCorrectionSpec",

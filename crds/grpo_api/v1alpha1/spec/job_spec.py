@@ -33,6 +33,11 @@ from grpo_api.v1alpha1.spec.engine import (
     prompt_fits,
     shared_gpu_is_there,
 )
+from grpo_api.v1alpha1.spec.environments import (
+    chats_have_environments,
+    completions_have_one_maker,
+    returned_reward_has_its_environment,
+)
 from grpo_api.v1alpha1.spec.failure_policy import FailurePolicySpec
 from grpo_api.v1alpha1.spec.fields import ClaimName, Image
 from grpo_api.v1alpha1.spec.model import (
@@ -122,6 +127,9 @@ class GRPOJobSpec(RunSections):
         overlong_fits,
         scorer_has_its_dataset,
         some_reward_counts,
+        returned_reward_has_its_environment,
+        completions_have_one_maker,
+        chats_have_environments,
         prompt_fits,
         every_rank_has_samples,
         reference_can_be_spread,

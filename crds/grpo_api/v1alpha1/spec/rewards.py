@@ -42,6 +42,7 @@ class BuiltinReward(StrEnum):
     LENGTH = "length"
     MATH_VERIFY = "math_verify"
     REASONING_GYM = "reasoning_gym"
+    ENVIRONMENT = "environment"
 
 
 class RewardServiceSpec(ApiModel):
@@ -152,7 +153,8 @@ class RewardSpec(ApiModel):
     found in the completion. `format` is 1 for `<think>...</think>` followed by `<answer>...</answer>`.
     `length` is 0 and falls to -1 over the last `overlongTokens` before sampling.maxTokens (DAPO's soft
     overlong punishment). `math_verify` is 1 when the completion's final expression equals the answer's.
-    `reasoning_gym` is the scorer of a `reasoning-gym://` dataset."""
+    `reasoning_gym` is the scorer of a `reasoning-gym://` dataset. `environment` is the number that the agent
+    of an environment returned."""
     pattern: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     """Python regular expression of the builtin `regex`, searched in the completion."""
     overlong_tokens: Annotated[int, Field(ge=1, le=1_048_576)] | None = None

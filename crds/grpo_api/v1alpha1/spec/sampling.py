@@ -1,11 +1,12 @@
 """`sampling`: how prompts become chats and completions are sampled, and `rolloutFunction`."""
 
+from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
 from grpo_api.model import NOT_STORED, ApiModel
-from grpo_api.rule import rule
+from grpo_api.rule import Follows, TextRule, rule
 from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec
 from grpo_api.v1alpha1.spec.fields import CodeRef, FunctionPath
 from grpo_api.v1alpha1.spec.loss import LossType, RatioLevel
@@ -44,6 +45,22 @@ LOWEST_TEMPERATURE = 0.01
 
 TemplateArgument = Annotated[Any, WithJsonSchema({"x-kubernetes-preserve-unknown-fields": True})]
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class History(StrEnum):
+    """What an agent's next call is sampled behind."""
+
+    EXACT = "Exact"
+    TEMPLATE = "Template"
+
+
+ParserName = Annotated[
+    str,
+    Field(max_length=63),
+    Follows(
+        TextRule(r"^[A-Za-z0-9][-A-Za-z0-9_.]*$", "must be a name: write one that vLLM has for a parser")
+    ),
+]
 
 
 class SamplingSpec(ApiModel):
@@ -85,6 +102,18 @@ class SamplingSpec(ApiModel):
     rollout_function: RolloutFunctionSpec | None = None
     """Your code that makes completions of several turns, with tools between them. Without it a completion is
     one turn."""
+
+    history: Annotated[History, NOT_STORED] = History.EXACT
+    """What the next call of an agent is sampled behind, when its chat goes on. `Exact` (the default) keeps
+    the tokens that were sampled, older thoughts among them, so that a chat is one sequence. `Template`
+    renders the chat anew, as a plain server of chats does; what is trained is then often a sequence for each
+    call. Only with environments."""
+    tool_call_parser: ParserName | None = None
+    """vLLM's parser of the calls of tools in a reply (`--tool-call-parser`), such as `hermes`. Without it
+    calls stay text. Only with environments."""
+    reasoning_parser: ParserName | None = None
+    """vLLM's parser of the thoughts in a reply (`--reasoning-parser`), such as `qwen3`. Without it thoughts
+    stay text. Only with environments."""
 
     @property
     def truncations(self) -> tuple[str, ...]:

@@ -42,6 +42,7 @@ class Bundle:
     is_evaluation: bool = False
     max_tokens: int | None = None
     num_group_tokens: int | None = None
+    stop: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, request: GenerateRequest) -> "Bundle":
@@ -53,6 +54,7 @@ class Bundle:
             request.is_evaluation,
             request.max_tokens,
             request.num_group_tokens,
+            request.stop,
         )
 
     @property
@@ -101,7 +103,9 @@ class AnswerLimits:
 
 def sampling_call(bundle: Bundle, *, sampling: SamplingSpec, cache_salt: str | None = None) -> EngineCall:
     """The call for a bundle."""
-    parameters = sampling_parameters(sampling, seed=bundle.seed, max_tokens=bundle.max_tokens)
+    parameters = sampling_parameters(
+        sampling, seed=bundle.seed, max_tokens=bundle.max_tokens, stop=bundle.stop
+    )
     return EngineCall(bundle.prompt_ids, parameters | {"n": bundle.num_samples}, cache_salt=cache_salt)
 
 

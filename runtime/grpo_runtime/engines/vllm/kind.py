@@ -21,10 +21,12 @@ from grpo_runtime.process.lasting_imports import lasting_imports
 from grpo_runtime.settings import RolloutSettings
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
     from vllm.v1.engine.async_llm import AsyncLLM
 
     from grpo_runtime.engines.follow.follower import FollowedEngine
     from grpo_runtime.engines.vllm.local_engine import VllmEngine
+    from grpo_runtime.engines.vllm.reply_reader import VllmReplies
 
 
 class VllmKind:
@@ -119,6 +121,18 @@ class VllmKind:
                 yield
 
         run_server(args, config, new_loop=new_loop, beside=following)
+
+    def reply_reader(
+        self,
+        tokenizer: "PreTrainedTokenizerBase",
+        *,
+        tool_call_parser: str | None,
+        reasoning_parser: str | None,
+    ) -> "VllmReplies":
+        """vLLM's parsers without its server. Raises UserError as `VllmReplies` does."""
+        from grpo_runtime.engines.vllm.reply_reader import VllmReplies
+
+        return VllmReplies(tokenizer, tool_call_parser=tool_call_parser, reasoning_parser=reasoning_parser)
 
 
 VLLM = VllmKind()

@@ -123,15 +123,16 @@ class VllmEngine:
         self, requests: Sequence[GenerateRequest]
     ) -> Iterator[tuple[Sequence[int], SamplingParams]]:
         """The prompt of each request, and vLLM's parameters for it."""
-        made: dict[tuple[bool, int | None], SamplingParams] = {}
+        made: dict[tuple[bool, int | None, tuple[str, ...]], SamplingParams] = {}
         for request in requests:
-            kind = request.is_evaluation, request.max_tokens
+            kind = request.is_evaluation, request.max_tokens, request.stop
             if kind not in made:
                 made[kind] = vllm_parameters(
                     sampling_parameters(
                         self._sampling[request.is_evaluation],
                         seed=request.seed,
                         max_tokens=request.max_tokens,
+                        stop=request.stop,
                     )
                 )
             # vLLM checks all of them when they are made, and the requests of a step differ in their seed only

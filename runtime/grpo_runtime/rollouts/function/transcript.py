@@ -59,6 +59,11 @@ class Transcript:
         self._is_terminated = turn.is_terminated
 
     @property
+    def token_ids(self) -> tuple[int, ...]:
+        """Tokens of the completion so far."""
+        return tuple(self._token_ids)
+
+    @property
     def num_turns(self) -> int:
         """Turns that were sampled."""
         return self._num_turns

@@ -27,7 +27,7 @@ from typing import Any
 from grpo_runtime.errors import UserError
 from grpo_runtime.process.line_worker import Lines, failure_reply, serve
 from grpo_runtime.process.user_code import accepted, load_either
-from grpo_runtime.rollouts.function.conversation import Conversation, Turn
+from grpo_runtime.rollouts.function.conversation import Ask, Conversation, Turn
 
 UserFunction = Callable[..., Coroutine[Any, Any, object]]
 FIELD = "sampling.rolloutFunction"
@@ -40,22 +40,38 @@ def main(arguments: list[str]) -> int:
 
 
 def _answer(function: UserFunction, lines: Lines, runner: asyncio.Runner) -> None:
-    runner.run(Conversations(function, lines).serve())
+    async def converse(given: Mapping[str, Any], ask: Ask) -> dict[str, Any]:
+        conversation = Conversation(**given, ask=ask)
+        arguments = {**given["columns"], "prompt": given["prompt"], "conversation": conversation}
+        await function(**accepted(function, arguments))
+        return {"added": conversation.added}
+
+    runner.run(Conversations(converse, lines).serve())
 
 
 def find_function(config: dict[str, Any]) -> UserFunction:
     """The coroutine function that CONFIG names. Raises UserError when there is none."""
-    function = load_either(config["function"], config["file"], field=FIELD)
+    return coroutine_of(config, field=FIELD)
+
+
+def coroutine_of(config: dict[str, Any], *, field: str) -> UserFunction:
+    """The coroutine function that CONFIG names, for `field` of the job. Raises UserError when there is
+    none."""
+    function = load_either(config["function"], config["file"], field=field)
     if not inspect.iscoroutinefunction(function):
-        raise UserError(f"{FIELD}: the function is no coroutine: write `async def`, and await its turns")
+        raise UserError(f"{field}: the function is no coroutine: write `async def`, and await its turns")
     return function
+
+
+Converse = Callable[[Mapping[str, Any], Ask], Coroutine[Any, Any, dict[str, Any]]]
+"""Calls the user's function with what a conversation begins with, and returns what its last line says."""
 
 
 class Conversations:
     """Those that have begun and not ended, by their ids."""
 
-    def __init__(self, function: UserFunction, lines: Lines) -> None:
-        self._function = function
+    def __init__(self, converse: Converse, lines: Lines) -> None:
+        self._converse = converse
         self._lines = lines
         self._open: dict[int, _Running] = {}
 
@@ -82,7 +98,7 @@ class Conversations:
             del self._open[number]
             say(said)
 
-        self._open[number] = _Running(self._function, given, on_ask=say, on_end=end)
+        self._open[number] = _Running(self._converse, given, on_ask=say, on_end=end)
 
 
 class _Running:
@@ -90,7 +106,7 @@ class _Running:
 
     def __init__(
         self,
-        function: UserFunction,
+        converse: Converse,
         given: Mapping[str, Any],
         *,
         on_ask: Callable[[Mapping[str, Any]], None],
@@ -101,7 +117,7 @@ class _Running:
         self._turn: asyncio.Future[Turn] | None = None
         self._is_cut = False
         self._has_ended = False
-        self._task = asyncio.create_task(self._run(function, given))
+        self._task = asyncio.create_task(self._run(converse, given))
         # one that is cut before its first step never runs
         self._task.add_done_callback(lambda _: self._end({"is_cut": True}))
 
@@ -116,13 +132,10 @@ class _Running:
         self._is_cut = True
         self._task.cancel()
 
-    async def _run(self, function: UserFunction, given: Mapping[str, Any]) -> None:
-        conversation = Conversation(**given, ask=self._ask)
-        arguments = {**given["columns"], "prompt": given["prompt"], "conversation": conversation}
+    async def _run(self, converse: Converse, given: Mapping[str, Any]) -> None:
         said: dict[str, Any]
         try:
-            await function(**accepted(function, arguments))
-            said = {"is_done": True, "added": conversation.added}
+            said = {"is_done": True, **await converse(given, self._ask)}
         except asyncio.CancelledError:
             said = {"error": "CancelledError: the function was cancelled", "traceback": ""}
         except Exception as error:

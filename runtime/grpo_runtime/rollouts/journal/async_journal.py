@@ -119,7 +119,7 @@ class AsyncJournal(Recorder):
             record = self._samples.pop((group.number, sample), None)
             if record is not None and record.answers(request, sampling=self._sampling):
                 num_samples += group.rollouts[sample] is None
-                group.rollouts[sample] = record.completion.of_prompt(request.prompt_ids)
+                group.rollouts[sample] = record.rollout_of(request)
                 group.columns = None
         self._num_restored[group.number] += num_samples
         return num_samples

@@ -220,7 +220,7 @@ class Journal(Recorder):
         for sample, request in enumerate(group.requests):
             record = found.generated.get((group.number, sample))
             if record is not None and record.answers(request, sampling=self._sampling):
-                group.rollouts[sample] = record.completion.of_prompt(request.prompt_ids)
+                group.rollouts[sample] = record.rollout_of(request)
 
     def _restore_rewards(self, group: Group, found: StepRecords) -> None:
         """The newest rewards of exactly these samples by these functions."""

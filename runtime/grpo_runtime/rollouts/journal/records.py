@@ -16,7 +16,7 @@ from grpo_runtime.rewards.types import FailureKind, RewardFailure
 from grpo_runtime.rollouts.frames import Frame
 from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import GenerateRequest, Rollout
-from grpo_runtime.rollouts.wire import completion_frame, read_completion
+from grpo_runtime.rollouts.wire import episode_frame, read_episode
 
 FORMAT = 1
 _FAILED_BEFORE = "it failed in an earlier attempt, whose log says why"
@@ -63,20 +63,20 @@ class Generated:
     sampling: int
     """Checksum of how it was sampled."""
     completion: Rollout
-    """Without its prompt."""
+    """Without the prompt of its first sequence, where that is the one that was asked for."""
 
     @classmethod
     def of_group(cls, group: Group, sample: int, *, sampling: int) -> "Generated":
         """What is written of a sample that is finished."""
-        rollout = group.rollouts[sample]
+        rollout, request = group.rollouts[sample], group.requests[sample]
         assert rollout is not None
         return cls(
             group=group.number,
             sample=sample,
-            seed=group.requests[sample].seed,
-            prompt_checksum=tokens_checksum(rollout.prompt_ids),
+            seed=request.seed,
+            prompt_checksum=tokens_checksum(request.prompt_ids),
             sampling=sampling,
-            completion=rollout.of_prompt(()),
+            completion=rollout.of_prompt(()) if rollout.prompt_ids == request.prompt_ids else rollout,
         )
 
     def answers(self, request: GenerateRequest, *, sampling: int) -> bool:
@@ -84,9 +84,15 @@ class Generated:
         expected = (sampling, request.seed, tokens_checksum(request.prompt_ids))
         return (self.sampling, self.seed, self.prompt_checksum) == expected
 
+    def rollout_of(self, request: GenerateRequest) -> Rollout:
+        """The sample, which answers `request`, with its prompts."""
+        return (
+            self.completion if self.completion.prompt_ids else self.completion.of_prompt(request.prompt_ids)
+        )
+
     def frame(self) -> Frame:
         """The record."""
-        written = completion_frame(self.completion)
+        written = episode_frame(self.completion)
         header = {
             "kind": "generated",
             "group": self.group,
@@ -107,7 +113,7 @@ class Generated:
             seed=header["seed"],
             prompt_checksum=header["prompt_checksum"],
             sampling=header["sampling"],
-            completion=read_completion(frame, prompt_ids=()),
+            completion=read_episode(frame),
         )
 
 
@@ -294,7 +300,17 @@ def tokens_checksum(token_ids: Sequence[int]) -> int:
 
 
 def _checksums(group: Group) -> tuple[int, ...]:
-    return tuple(tokens_checksum(rollout.completion_ids) for rollout in group.completions)
+    return tuple(_tokens_of(rollout) for rollout in group.completions)
+
+
+def _tokens_of(rollout: Rollout) -> int:
+    """Checksum of the tokens of an episode but for its first prompt."""
+    checksum = tokens_checksum(rollout.completion_ids)
+    for branch in rollout.branches:
+        lengths = len(branch.prompt_ids), len(branch.completion_ids)
+        tokens = array("i", (*lengths, *branch.prompt_ids, *branch.completion_ids))
+        checksum = zlib.crc32(tokens.tobytes(), checksum)
+    return checksum
 
 
 def _contents_checksum(groups: Sequence[Group]) -> int:
@@ -303,6 +319,10 @@ def _contents_checksum(groups: Sequence[Group]) -> int:
         for rollout in group.completions:
             checksum = zlib.crc32(array("i", rollout.completion_ids).tobytes(), checksum)
             checksum = zlib.crc32(array("f", rollout.rollout_logprobs).tobytes(), checksum)
+            for branch in rollout.branches:
+                checksum = zlib.crc32(array("i", branch.prompt_ids).tobytes(), checksum)
+                checksum = zlib.crc32(array("i", branch.completion_ids).tobytes(), checksum)
+                checksum = zlib.crc32(array("f", branch.rollout_logprobs).tobytes(), checksum)
         rewards = [math.nan if value is None else value for row in group.rewards for value in row]
         checksum = zlib.crc32(array("d", rewards).tobytes(), checksum)
     return checksum

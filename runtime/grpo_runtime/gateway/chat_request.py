@@ -1,0 +1,214 @@
+"""A request to /v1/chat/completions: what of it is taken, what the job decides, and what is refused."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_runtime.gateway.chat_template import Message
+
+REFUSED = {
+    "structured_outputs": "a grammar would change the distribution that is trained",
+    "n": "one reply a call is sampled: open a session for each",
+    "logit_bias": "it would change the distribution that is trained",
+    "response_format": "a grammar would change the distribution that is trained",
+    "functions": "send tools instead",
+    "function_call": "send tool_choice instead",
+    "prediction": "every token is sampled",
+    "audio": "only text is served",
+    "modalities": "only text is served",
+}
+"""Fields that change what a reply is, and why they are refused. What says nothing is taken: n of 1, text as
+the format and the only modality, and null."""
+_NOTHING: Mapping[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "logit_bias": ({},),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+}
+JOB_DECIDES = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+)
+"""What is sampled is what is trained, so these are the job's."""
+_LONGEST_STOP, _MOST_STOPS = 256, 16
+
+
+class BadRequestError(Exception):
+    """A request that is not served. `field` names what is wrong in it; empty for the whole."""
+
+    def __init__(self, field: str, why: str) -> None:
+        super().__init__(f"{field}: {why}" if field else why)
+        self.field = field
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatRequest:
+    """What is sampled for one call."""
+
+    messages: tuple[Message, ...]
+    """Their contents are texts."""
+    tools: tuple[Message, ...] = ()
+    stop: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    model: str = ""
+    is_streamed: bool = False
+    has_usage_in_stream: bool = False
+    has_logprobs: bool = False
+    has_token_ids: bool = False
+    overridden: tuple[str, ...] = ()
+    """Fields that the request has and the job decides."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenRequest:
+    """What is sampled for a call that brings the tokens of its prompt."""
+
+    prompt_ids: tuple[int, ...]
+    stop: tuple[str, ...] = ()
+    max_tokens: int | None = None
+    overridden: tuple[str, ...] = ()
+
+
+def read_token_request(body: Any, *, given: Mapping[str, float], vocab_size: int) -> TokenRequest:
+    """The request to /inference/v1/generate with this body; else as `read_chat_request`. Token ids are below
+    `vocab_size`."""
+    if not isinstance(body, dict):
+        raise BadRequestError("", "the body must be a JSON object")
+    if body.get("stream"):
+        raise BadRequestError("stream", "whole answers are served here")
+    ids = body.get("token_ids")
+    if not isinstance(ids, list) or not ids or not all(type(token) is int for token in ids):
+        raise BadRequestError("token_ids", "it must be a list of token ids")
+    if not all(0 <= token < vocab_size for token in ids):
+        raise BadRequestError("token_ids", f"tokenizer and model have the ids from 0 to {vocab_size - 1}")
+    parameters = body.get("sampling_params") or {}
+    if not isinstance(parameters, dict):
+        raise BadRequestError("sampling_params", "it must be an object")
+    _refuse(parameters)
+    return TokenRequest(
+        prompt_ids=tuple(ids),
+        stop=_stop(parameters),
+        max_tokens=_max_tokens(parameters),
+        overridden=_overridden(parameters, given=given),
+    )
+
+
+def read_chat_request(body: Any, *, given: Mapping[str, float]) -> ChatRequest:
+    """The request with this body, parsed from JSON. `given` are the job's values of JOB_DECIDES: a request
+    that asks for one of these overrides nothing.
+
+    Raises BadRequestError.
+    """
+    if not isinstance(body, dict):
+        raise BadRequestError("", "the body must be a JSON object")
+    _refuse(body)
+    choice = body.get("tool_choice") or "auto"
+    tools = _objects(body, "tools") if choice != "none" else ()
+    overridden = _overridden(body, given=given)
+    if choice not in ("auto", "none"):
+        # a grammar would make the reply a call
+        overridden = (*overridden, "tool_choice")
+    options = body.get("stream_options") or {}
+    return ChatRequest(
+        messages=_messages(body),
+        tools=tools,
+        stop=_stop(body),
+        max_tokens=_max_tokens(body),
+        model=str(body.get("model") or ""),
+        is_streamed=bool(body.get("stream")),
+        has_usage_in_stream=isinstance(options, dict) and bool(options.get("include_usage")),
+        has_logprobs=bool(body.get("logprobs")),
+        has_token_ids=bool(body.get("return_token_ids")),
+        overridden=overridden,
+    )
+
+
+def _refuse(asked: Mapping[str, Any]) -> None:
+    for field, why in REFUSED.items():
+        if asked.get(field) is not None and asked[field] not in _NOTHING.get(field, ()):
+            raise BadRequestError(field, why)
+
+
+def _overridden(asked: Mapping[str, Any], *, given: Mapping[str, float]) -> tuple[str, ...]:
+    named = {name: asked[name] for name in JOB_DECIDES if asked.get(name) is not None}
+    return tuple(name for name, value in named.items() if value != given.get(name))
+
+
+def _objects(body: Mapping[str, Any], field: str) -> tuple[dict[str, Any], ...]:
+    found = body.get(field) or []
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise BadRequestError(field, "it must be a list of objects")
+    return tuple(found)
+
+
+def _messages(body: Mapping[str, Any]) -> tuple[Message, ...]:
+    found = _objects(body, "messages")
+    if not found:
+        raise BadRequestError("messages", "there is none")
+    return tuple(_message(message, f"messages[{place}]") for place, message in enumerate(found))
+
+
+def _message(message: dict[str, Any], where: str) -> dict[str, Any]:
+    """The message with a text as its content, without what it leaves open."""
+    if not isinstance(message.get("role"), str):
+        raise BadRequestError(f"{where}.role", "it is missing")
+    calls = message.get("tool_calls") or []
+    for place, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise BadRequestError(f"{where}.tool_calls[{place}].function.name", "it is missing")
+    kept = {name: value for name, value in message.items() if value is not None}
+    if not calls:
+        kept.pop("tool_calls", None)
+    return {**kept, "content": _text(message.get("content"), where=f"{where}.content")}
+
+
+def _text(content: Any, *, where: str) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise BadRequestError(where, "it must be text, or a list of parts that are text")
+    for place, part in enumerate(content):
+        if not isinstance(part, dict) or not isinstance(part.get("text"), str):
+            raise BadRequestError(f"{where}[{place}]", "only parts of type text are served")
+    return "".join(part["text"] for part in content)
+
+
+def _stop(body: Mapping[str, Any]) -> tuple[str, ...]:
+    found = body.get("stop") or []
+    stops = [found] if isinstance(found, str) else found
+    if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
+        raise BadRequestError("stop", "it must be a text or a list of texts")
+    if len(stops) > _MOST_STOPS or any(len(stop) > _LONGEST_STOP for stop in stops):
+        raise BadRequestError("stop", f"at most {_MOST_STOPS} texts of {_LONGEST_STOP} characters are served")
+    return tuple(stops)
+
+
+def _max_tokens(body: Mapping[str, Any]) -> int | None:
+    for field in ("max_completion_tokens", "max_tokens"):
+        found = body.get(field)
+        if found is None:
+            continue
+        if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+            raise BadRequestError(field, "it must be a number of tokens, at least 1")
+        return found
+    return None
+
+
+def canonical(value: Any) -> str:
+    """JSON of a value, the same for values that are equal."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def same_tools(tools: Sequence[Message]) -> str:
+    """Equal for equal tools."""
+    return canonical(list(tools))

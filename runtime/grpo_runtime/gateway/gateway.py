@@ -1,0 +1,97 @@
+"""The gateway: sessions by their keys, and the calls that they make of the engines."""
+
+import asyncio
+import secrets
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from grpo_runtime.gateway.chat_request import ChatRequest, TokenRequest
+from grpo_runtime.gateway.session import Answer, ChatModel, Session
+from grpo_runtime.rollouts.function.turn_sampler import TurnSampler
+
+_REMEMBERED_ANSWERS = 4
+"""The newest answers of a session are kept for a client that did not get them and asks again."""
+
+T = TypeVar("T")
+
+
+class UnknownKeyError(Exception):
+    """No open session has this key."""
+
+
+@dataclass(eq=False)
+class _Open:
+    """A session that is open, and the number under which its turns are asked for."""
+
+    session: Session
+    number: int
+    calls: dict[str, asyncio.Task[Answer]] = field(default_factory=dict)
+    """Those that are being answered, by what they asked."""
+    answers: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
+    """The newest, likewise."""
+
+
+class Gateway:
+    """Answers the calls of agents by what the engines sample."""
+
+    def __init__(self, model: ChatModel, sampler: TurnSampler) -> None:
+        self.model = model
+        self._sampler = sampler
+        self._open: dict[str, _Open] = {}
+
+    async def play(self, session: Session, agent: Callable[[str], Awaitable[T]]) -> T:
+        """Run an agent, which gets the key of the session. The session is open for as long, and what it
+        still asks at the end is not answered."""
+        key = secrets.token_urlsafe(24)
+        with self._sampler.joined() as number:
+            found = self._open[key] = _Open(session, number)
+            try:
+                return await agent(key)
+            finally:
+                del self._open[key]
+                calls = list(found.calls.values())
+                for call in calls:
+                    call.cancel()
+                await asyncio.gather(*calls, return_exceptions=True)
+
+    async def answer(
+        self, key: str, asked: ChatRequest | TokenRequest, *, identity: str, is_sent_again: bool = False
+    ) -> Answer:
+        """The answer to a call of the session with this key, once the engines have sampled it. A call that
+        `is_sent_again`, with the same `identity`, takes the place of the first: that one is given up, or its
+        answer is given once more.
+
+        Raises UnknownKeyError, LimitReachedError, BadRequestError, and what the engines raise; CancelledError
+        in a call that is given up.
+        """
+        if (found := self._open.get(key)) is None:
+            raise UnknownKeyError
+        if is_sent_again and (known := found.answers.get(identity)) is not None:
+            return known
+        if is_sent_again and (first := found.calls.get(identity)) is not None:
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+        call = found.calls[identity] = asyncio.create_task(self._sample(found, asked))
+        try:
+            answer = await call
+        finally:
+            call.cancel()
+            if found.calls.get(identity) is call:
+                del found.calls[identity]
+        found.answers[identity] = answer
+        while len(found.answers) > _REMEMBERED_ANSWERS:
+            found.answers.popitem(last=False)
+        return answer
+
+    async def _sample(self, found: _Open, asked: ChatRequest | TokenRequest) -> Answer:
+        turn = found.session.begin(asked)
+        if turn.request is None:
+            return found.session.cut(turn)
+        try:
+            rollout = await self._sampler.sample(found.number, turn.request)
+        except BaseException:
+            found.session.give_up(turn)
+            raise
+        return found.session.take(turn, rollout)

@@ -1,0 +1,66 @@
+"""Which earlier call of a session a request continues.
+
+A client sends the whole chat with every call, and changes what it got without meaning to: it strips text,
+drops thoughts, cuts a stop string, writes the arguments of a call with other spaces. Such messages are the
+same. One that is another in anything else begins another history.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from grpo_runtime.gateway.chat_request import canonical
+from grpo_runtime.gateway.chat_template import Message
+
+_THOUGHTS_END = "</think>"
+
+Essence = tuple[str, str, tuple[tuple[str, str], ...]]
+"""Role, text, and the name and the arguments of each call."""
+
+
+def essence(message: Message, *, stop: Sequence[str] = ()) -> Essence:
+    """What two messages have in common that are the same. `stop` are texts at which the reply may have been
+    cut."""
+    text = str(message.get("content") or "").rpartition(_THOUGHTS_END)[2].strip()
+    if message["role"] == "assistant":
+        for end in stop:
+            text = text.removesuffix(end.strip()).strip()
+    calls = (call["function"] for call in message.get("tool_calls") or ())
+    return message["role"], text, tuple((call["name"], _arguments(call.get("arguments"))) for call in calls)
+
+
+def _arguments(found: object) -> str:
+    if not isinstance(found, str):
+        return canonical(found)
+    try:
+        return canonical(json.loads(found))
+    except ValueError:
+        return found.strip()
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A call that was answered: the chat up to its reply, and the tokens of all that."""
+
+    chat: tuple[Essence, ...]
+    """The reply is the last."""
+    reply: Message
+    stop: tuple[str, ...]
+    tools: str
+    """Equal for equal tools."""
+    token_ids: tuple[int, ...]
+    """Prompt and completion, as the engine had them."""
+
+
+def continued(messages: Sequence[Message], *, tools: str, exchanges: Sequence[Exchange]) -> Exchange | None:
+    """The exchange with the longest chat that the messages begin with, and go on from; the newest of these.
+    None where they continue no exchange."""
+    found: Exchange | None = None
+    for exchange in exchanges:
+        length = len(exchange.chat)
+        if length >= len(messages) or exchange.tools != tools:
+            continue
+        begin = tuple(essence(message, stop=exchange.stop) for message in messages[:length])
+        if begin == exchange.chat and (found is None or length >= len(found.chat)):
+            found = exchange
+    return found

@@ -1,0 +1,167 @@
+"""The gateway's routes, for clients of OpenAI's API and for those that bring tokens."""
+
+import asyncio
+import hashlib
+import itertools
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from grpo_runtime.gateway.answers import AnswerHead, chat_answer, chat_events, generate_answer
+from grpo_runtime.gateway.chat_request import (
+    BadRequestError,
+    ChatRequest,
+    TokenRequest,
+    canonical,
+    read_chat_request,
+    read_token_request,
+)
+from grpo_runtime.gateway.gateway import Gateway, UnknownKeyError
+from grpo_runtime.gateway.session import Answer, LimitReachedError
+
+CHAT_PATH, MODELS_PATH, GENERATE_PATH = "/v1/chat/completions", "/v1/models", "/inference/v1/generate"
+_SERVED = f"this address serves {CHAT_PATH}, {MODELS_PATH} and {GENERATE_PATH}"
+_MAX_BODY_BYTES = 64 << 20
+_RETRIES_HEADER = "x-stainless-retry-count"
+"""What OpenAI's clients count when they send a call again."""
+_CLIENT_LEFT = 499
+
+
+def application(gateway: Gateway, *, given: Mapping[str, float], vocab_size: int) -> Starlette:
+    """The ASGI application of a gateway. `given` are the job's values of what it decides, and token ids are
+    below `vocab_size`."""
+    routes = _Routes(gateway, given=given, vocab_size=vocab_size)
+    return Starlette(
+        routes=[
+            Route(CHAT_PATH, routes.chat, methods=["POST"]),
+            Route(MODELS_PATH, routes.models, methods=["GET"]),
+            Route(GENERATE_PATH, routes.generate, methods=["POST"]),
+            Route("/{path:path}", _not_served, methods=["GET", "POST"]),
+        ]
+    )
+
+
+class _Routes:
+    def __init__(self, gateway: Gateway, *, given: Mapping[str, float], vocab_size: int) -> None:
+        self._gateway = gateway
+        self._given = given
+        self._vocab_size = vocab_size
+        self._numbers = itertools.count()
+
+    async def chat(self, request: Request) -> Response:
+        """POST /v1/chat/completions."""
+
+        def read(body: Any) -> ChatRequest:
+            return read_chat_request(body, given=self._given)
+
+        def write(answer: Answer) -> Response:
+            asked = answer.turn.asked
+            head = AnswerHead(f"chatcmpl-{next(self._numbers)}", created=int(time.time()))
+            tokenizer = self._gateway.model.decoder.tokenizer
+            if isinstance(asked, ChatRequest) and asked.is_streamed:
+                events = chat_events(answer, head=head, tokenizer=tokenizer)
+                return StreamingResponse(events, media_type="text/event-stream")
+            return JSONResponse(chat_answer(answer, head=head, tokenizer=tokenizer))
+
+        return await self._answered(request, read=read, write=write)
+
+    async def generate(self, request: Request) -> Response:
+        """POST /inference/v1/generate."""
+
+        def read(body: Any) -> TokenRequest:
+            return read_token_request(body, given=self._given, vocab_size=self._vocab_size)
+
+        def write(answer: Answer) -> Response:
+            return JSONResponse(generate_answer(answer, answer_id=f"generate-{next(self._numbers)}"))
+
+        return await self._answered(request, read=read, write=write)
+
+    async def models(self, _: Request) -> Response:
+        """GET /v1/models."""
+        model = self._gateway.model
+        card = {
+            "id": model.name,
+            "object": "model",
+            "created": 0,
+            "owned_by": "grpo",
+            "max_model_len": model.max_model_len,
+        }
+        return JSONResponse({"object": "list", "data": [card]})
+
+    async def _answered(
+        self,
+        request: Request,
+        *,
+        read: Callable[[Any], ChatRequest | TokenRequest],
+        write: Callable[[Answer], Response],
+    ) -> Response:
+        try:
+            body = await _body(request)
+            answer = await _while_connected(
+                request,
+                self._gateway.answer(
+                    _key(request),
+                    read(body),
+                    identity=hashlib.sha256(canonical(body).encode()).hexdigest(),
+                    is_sent_again=request.headers.get(_RETRIES_HEADER, "0") != "0",
+                ),
+            )
+        except BadRequestError as error:
+            return _error(400, str(error), param=error.field)
+        except UnknownKeyError:
+            return _error(401, "no open session has this key: it ends with its episode")
+        except LimitReachedError as error:
+            return _error(429, str(error))
+        return write(answer) if answer is not None else Response(status_code=_CLIENT_LEFT)
+
+
+async def _while_connected(request: Request, answering: Awaitable[Answer]) -> Answer | None:
+    """The answer; None where nobody waits for it any more, which gives it up."""
+    answer = asyncio.ensure_future(answering)
+    leaving = asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait({answer, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        return None if not answer.done() or answer.cancelled() else answer.result()
+    finally:
+        both = answer, leaving
+        for task in both:
+            task.cancel()
+        await asyncio.gather(*both, return_exceptions=True)
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _body(request: Request) -> Any:
+    content = bytearray()
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > _MAX_BODY_BYTES:
+            raise BadRequestError("", f"the body is longer than {_MAX_BODY_BYTES} bytes")
+    try:
+        return json.loads(bytes(content))
+    except ValueError as error:
+        raise BadRequestError("", f"the body is not JSON: {error}") from error
+
+
+def _key(request: Request) -> str:
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else ""
+
+
+async def _not_served(_: Request) -> Response:
+    return _error(404, _SERVED)
+
+
+def _error(status: int, sentence: str, *, param: str = "") -> Response:
+    """An error as OpenAI's clients read it, which do not send the call again."""
+    error = {"message": sentence, "type": "invalid_request_error", "param": param or None, "code": status}
+    return JSONResponse({"error": error}, status_code=status, headers={"x-should-retry": "false"})

@@ -1,0 +1,223 @@
+"""A session: what one agent has asked and been answered, from its first call to its last."""
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from grpo_api.contract.exit_codes import ExitCode
+from grpo_runtime.data.seeds import turn_seed
+from grpo_runtime.errors import KnownError
+from grpo_runtime.gateway.chat_request import BadRequestError, ChatRequest, TokenRequest, same_tools
+from grpo_runtime.gateway.chat_template import ChatTemplate, Message, TemplateRefusesError
+from grpo_runtime.gateway.history import Exchange, continued, essence
+from grpo_runtime.gateway.record import Record
+from grpo_runtime.gateway.replies import ReplyReader
+from grpo_runtime.model.completion_decoder import CompletionDecoder
+from grpo_runtime.rollouts.interface import GenerateRequest, Rollout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a session may use. None is no limit."""
+
+    turns: int | None = None
+    """Calls."""
+    tokens: int | None = None
+    """Sampled tokens of all calls."""
+    prompt_tokens: int | None = None
+    """Prompt of one call."""
+    sequences: int | None = None
+    """Sequences that are trained."""
+    seconds: float | None = None
+    """From the first call to the beginning of the last."""
+
+
+class LimitReachedError(KnownError):
+    """A call goes beyond a limit of its session, which gets no other one."""
+
+    exit_code = ExitCode.USER_ERROR
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatModel:
+    """How chats become tokens and tokens replies, the same for all sessions of a run."""
+
+    name: str
+    template: ChatTemplate
+    decoder: CompletionDecoder
+    replies: ReplyReader
+    max_model_len: int
+    max_tokens: int
+    """Longest completion of a call."""
+    extends: bool = True
+    """Whether a chat that goes on keeps the tokens that were sampled. Otherwise its template writes it anew
+    for every call, as a plain server of chats does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """A call that is being answered."""
+
+    number: int
+    asked: ChatRequest | TokenRequest
+    request: GenerateRequest | None
+    """What is sampled; None where there is no room for a token."""
+    prompt_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A call that was answered."""
+
+    turn: Turn
+    message: Message
+    """Empty where the call brought tokens."""
+    finish_reason: str
+    completion_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+
+
+@dataclass(eq=False)
+class Session:
+    """What one agent has sampled. `seed` decides it, given the weights."""
+
+    model: ChatModel
+    seed: int
+    limits: Limits = field(default_factory=Limits)
+    is_evaluation: bool = False
+    clock: Callable[[], float] = time.monotonic
+    overridden: dict[str, int] = field(default_factory=dict)
+    """Parameter -> how many calls asked for another value than the job's."""
+    is_cut: bool = False
+    """Whether it came to a limit, of its own or of the model's context."""
+
+    def __post_init__(self) -> None:
+        self.record = Record(max_tokens=self.model.max_model_len)
+        self._exchanges: list[Exchange] = []
+        self._began: float | None = None
+        self._numbers: set[int] = set()
+        """Of turns that are open or answered."""
+        self._num_group_tokens: int | None = None
+
+    def begin(self, asked: ChatRequest | TokenRequest) -> Turn:
+        """The turn that answers a request. Every turn that begins must be taken, or given up.
+
+        Raises LimitReachedError, and BadRequestError for a chat that the template refuses.
+        """
+        self._began = self.clock() if self._began is None else self._began
+        self._require_limits()
+        prompt_ids = asked.prompt_ids if isinstance(asked, TokenRequest) else self._prompt(asked)
+        for name in asked.overridden:
+            self.overridden[name] = self.overridden.get(name, 0) + 1
+        room = self._room(prompt_ids, asked.max_tokens)
+        self._num_group_tokens = self._num_group_tokens or len(prompt_ids)
+        # a call that is given up and sent again has the same seed
+        number = next(number for number in itertools.count() if number not in self._numbers)
+        self._numbers.add(number)
+        request = GenerateRequest(
+            prompt_ids,
+            seed=turn_seed(self.seed, turn=number),
+            is_evaluation=self.is_evaluation,
+            max_tokens=room,
+            num_group_tokens=min(self._num_group_tokens, len(prompt_ids)),
+            stop=asked.stop,
+        )
+        return Turn(number=number, asked=asked, request=request if room > 0 else None, prompt_ids=prompt_ids)
+
+    def take(self, turn: Turn, rollout: Rollout) -> Answer:
+        """The answer of a turn whose completion was sampled; what is trained has grown by it."""
+        self.record.take(rollout)
+        finish_reason, message = "stop" if rollout.is_terminated else "length", {}
+        if isinstance(turn.asked, ChatRequest):
+            text = _before_stop(self.model.decoder.text(rollout.completion_ids), turn.asked.stop)
+            reply = self.model.replies.read(text, token_ids=rollout.completion_ids, tools=turn.asked.tools)
+            message = reply.message(number=turn.number)
+            self._exchanges.append(_exchange(turn.asked, message, rollout))
+            if reply.calls and rollout.is_terminated:
+                finish_reason = "tool_calls"
+        return Answer(
+            turn=turn,
+            message=message,
+            finish_reason=finish_reason,
+            completion_ids=rollout.completion_ids,
+            logprobs=rollout.rollout_logprobs,
+        )
+
+    def cut(self, turn: Turn) -> Answer:
+        """The answer of a turn for which there is no room: it ends with its length, and so does the
+        session."""
+        self.is_cut = True
+        return Answer(turn=turn, message={"role": "assistant", "content": ""}, finish_reason="length")
+
+    def give_up(self, turn: Turn) -> None:
+        """Nobody waits for the turn any more."""
+        self._numbers.discard(turn.number)
+
+    def _prompt(self, chat: ChatRequest) -> tuple[int, ...]:
+        template, tools = self.model.template, same_tools(chat.tools)
+        found = (
+            continued(chat.messages, tools=tools, exchanges=self._exchanges) if self.model.extends else None
+        )
+        if found is not None:
+            behind = template.behind_reply(
+                found.reply, chat.messages[len(found.chat) :], sampled=found.token_ids, tools=chat.tools
+            )
+            if behind is not None:
+                return (*found.token_ids, *behind)
+        try:
+            return tuple(template.prompt(chat.messages, tools=chat.tools))
+        except TemplateRefusesError as error:
+            raise BadRequestError("messages", f"the chat template refuses them ({error})") from error
+
+    def _require_limits(self) -> None:
+        limits, record = self.limits, self.record
+        began = self._began if self._began is not None else self.clock()
+        reached = {
+            "turns": _is_reached(len(self._numbers), limits.turns),
+            "tokens": _is_reached(record.num_sampled, limits.tokens),
+            "seconds": _is_reached(self.clock() - began, limits.seconds),
+        }
+        for name, is_reached in reached.items():
+            if is_reached:
+                self.is_cut = True
+                raise LimitReachedError(f"limits.{name} of this session is reached: end it")
+
+    def _room(self, prompt_ids: Sequence[int], asked: int | None) -> int:
+        """Tokens that may be sampled behind a prompt. Raises LimitReachedError."""
+        limits, record = self.limits, self.record
+        if (
+            limits.sequences is not None
+            and record.would_begin(prompt_ids)
+            and (record.num_sequences >= limits.sequences)
+        ):
+            self.is_cut = True
+            raise LimitReachedError("limits.sequences of this session is reached: go on with the same chat")
+        if limits.prompt_tokens is not None and len(prompt_ids) > limits.prompt_tokens:
+            return 0
+        rooms = [self.model.max_tokens, self.model.max_model_len - len(prompt_ids)]
+        if asked is not None:
+            rooms.append(asked)
+        if limits.tokens is not None:
+            rooms.append(limits.tokens - record.num_sampled)
+        return max(0, min(rooms))
+
+
+def _exchange(chat: ChatRequest, reply: Message, rollout: Rollout) -> Exchange:
+    return Exchange(
+        chat=tuple(essence(message, stop=chat.stop) for message in (*chat.messages, reply)),
+        reply=reply,
+        stop=chat.stop,
+        tools=same_tools(chat.tools),
+        token_ids=(*rollout.prompt_ids, *rollout.completion_ids),
+    )
+
+
+def _is_reached(found: float, limit: float | None) -> bool:
+    return limit is not None and found >= limit
+
+
+def _before_stop(text: str, stop: Sequence[str]) -> str:
+    """The text up to the first of the stop strings, as servers of chats give it."""
+    places = [place for end in stop if (place := text.find(end)) >= 0]
+    return text[: min(places)] if places else text

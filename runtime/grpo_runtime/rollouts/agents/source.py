@@ -1,0 +1,134 @@
+"""Makes completions with the user's agent: rank 0's side.
+
+Each completion is an episode with a session of the gateway. What the agent asked there, and was answered, is
+what is trained, whatever its client made of it.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from grpo_runtime.errors import UserError
+from grpo_runtime.gateway.gateway import Gateway
+from grpo_runtime.gateway.session import Limits, Session
+from grpo_runtime.process.line_worker import WorkerFailedError, WorkerProgram
+from grpo_runtime.process.user_code import FunctionFile
+from grpo_runtime.rollouts.collect import Source
+from grpo_runtime.rollouts.function.function_process import FunctionProcess, Said
+from grpo_runtime.rollouts.function.shared_process import HANG_SECONDS, SharedProcess
+from grpo_runtime.rollouts.function.tries import PAUSES_SECONDS, Sample, Tries
+from grpo_runtime.rollouts.interface import Engines, FunctionFailedError, Rollout
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentOptions:
+    """An environment whose agent is a coroutine: exactly one of `function` and `file` is set."""
+
+    name: str
+    function: str | None
+    """`module:attribute`, importable where the trainer runs."""
+    file: FunctionFile | None
+    timeout_seconds: float
+    """Longest episode."""
+    limits: Limits
+
+    @property
+    def field(self) -> str:
+        """Which errors name."""
+        return f"environment {self.name}"
+
+
+class Agent(SharedProcess):
+    """The user's agent and its process."""
+
+    def __init__(
+        self,
+        options: AgentOptions,
+        *,
+        pauses_seconds: Sequence[float] = PAUSES_SECONDS,
+        hang_seconds: float = HANG_SECONDS,
+    ) -> None:
+        file = None if options.file is None else asdict(options.file)
+        config = {"function": options.function, "file": file, "field": options.field}
+        program = WorkerProgram(
+            module="grpo_runtime.rollouts.agents.worker",
+            config=json.dumps(config, default=str),
+            what=f"{options.field}: starting its agent",
+        )
+        super().__init__(program, hang_seconds=hang_seconds)
+        self.options = options
+        self._pauses_seconds = pauses_seconds
+
+    def over(self, engines: Engines, gateway: Gateway, *, url: str) -> Source:
+        """The source that makes samples with the agent, which calls the gateway at `url`. The gateway samples
+        with the same engines, which rest behind the last one, unless they are to stay awake."""
+        return Tries(
+            self,
+            engines,
+            make=_Episodes(self.options, gateway, url=url).make,
+            failed=self._ended,
+            pauses_seconds=self._pauses_seconds,
+        )
+
+    def _ended(self, where: str, error: WorkerFailedError) -> FunctionFailedError:
+        return FunctionFailedError(f"{self.options.field}: the agent failed {where}: {error}")
+
+
+class _Episodes:
+    """Episodes, each with a session."""
+
+    def __init__(self, options: AgentOptions, gateway: Gateway, *, url: str) -> None:
+        self._options = options
+        self._gateway = gateway
+        self._url = url
+
+    async def make(self, sample: Sample, process: FunctionProcess, finish: Callable[[Rollout], None]) -> None:
+        """One episode. It is cut where its agent ended by a limit, whatever that raised there. Raises
+        FunctionFailedError where the agent failed otherwise."""
+        request, options = sample.request, self._options
+        session = Session(
+            self._gateway.model, request.seed, limits=options.limits, is_evaluation=request.is_evaluation
+        )
+
+        async def play(key: str) -> Said:
+            given = {"url": self._url, "key": key, "task": _task(sample)}
+            with process.conversation(timeout_seconds=options.timeout_seconds) as episode:
+                return await episode.begin(given)
+
+        try:
+            said = await self._gateway.play(session, play)
+        except WorkerFailedError as error:
+            raise self._failure(f"{error}", sample) from error
+        if "error" in said and not session.is_cut:
+            logger.warning("%s: the agent raised %s\n%s", options.field, said["error"], said["traceback"])
+            raise self._failure(f"it raised {said['error']}", sample)
+        finish(self._rollout(session, sample, returned=said.get("reward")))
+
+    def _rollout(self, session: Session, sample: Sample, *, returned: float | None) -> Rollout:
+        sequences = session.record.rollouts()
+        if not sequences:
+            raise UserError(
+                f"{self._options.field}: the agent has ended without a call for {sample.row}: call "
+                "client.chat.completions.create first"
+            )
+        if session.is_cut:
+            sequences = [replace(sequence, is_terminated=False) for sequence in sequences]
+        return replace(sequences[0], branches=tuple(sequences[1:]), returned=returned)
+
+    def _failure(self, what: str, sample: Sample) -> FunctionFailedError:
+        where = f"for {sample.row} in step {sample.group.step + 1}"
+        return FunctionFailedError(f"{self._options.field}: the agent failed {where}: {what}")
+
+
+def _task(sample: Sample) -> dict[str, Any]:
+    prompt = sample.group.prompt
+    return {
+        "prompt": prompt.content,
+        "columns": prompt.columns,
+        "sample_index": sample.place,
+        "seed": sample.request.seed,
+    }

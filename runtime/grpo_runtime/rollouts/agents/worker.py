@@ -1,0 +1,77 @@
+"""The process that runs the user's agent, for any number of episodes at a time.
+
+It is started as `python -m grpo_runtime.rollouts.agents.worker CONFIG PARENT`, and speaks in the lines of
+`rollouts.function.worker`. An episode asks for no turns there: its agent calls the gateway.
+
+    {"id": 7, "begin": {...}}                     `url` and `key` of the session, and the fields of `Task`
+    {"id": 7, "reward": 1.0, "is_done": true}     the agent has returned: a reward, or null
+"""
+
+import asyncio
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from openai import AsyncOpenAI
+
+from grpo_runtime.process.line_worker import Lines, serve
+from grpo_runtime.process.user_code import accepted
+from grpo_runtime.rollouts.function.conversation import Ask
+from grpo_runtime.rollouts.function.worker import Conversations, UserFunction, coroutine_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What an agent is to do."""
+
+    prompt: str | list[dict[str, Any]]
+    """The prompt as in the dataset."""
+    columns: dict[str, Any]
+    """The other columns of the row, by name."""
+    sample_index: int
+    """The index of the episode in its group, from 0."""
+    seed: int
+    """Seed for the agent's own random choices: the same in every run and after every resume."""
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until the requests end; returns the exit code."""
+    return serve(arguments, load=find_agent, answer=_answer)
+
+
+def find_agent(config: dict[str, Any]) -> UserFunction:
+    """The coroutine function that CONFIG names. Raises UserError when there is none."""
+    return coroutine_of(config, field=config["field"])
+
+
+def _answer(agent: UserFunction, lines: Lines, runner: asyncio.Runner) -> None:
+    async def serve_all() -> None:
+        # the clients of all episodes share its connections, which take long to set up
+        async with AsyncOpenAI(base_url="http://unknown", api_key="unknown") as shared:
+
+            async def play(given: Mapping[str, Any], ask: Ask) -> dict[str, Any]:
+                task = Task(**given["task"])
+                client = shared.with_options(base_url=given["url"], api_key=given["key"])
+                arguments = {**task.columns, "prompt": task.prompt, "task": task, "client": client}
+                return {"reward": _reward(await agent(**accepted(agent, arguments)))}
+
+            await Conversations(play, lines).serve()
+
+    runner.run(serve_all())
+
+
+def _reward(found: object) -> float | None:
+    """What an agent returned, as a reward. Raises TypeError or ValueError for what is none."""
+    if found is None:
+        return None
+    if not isinstance(found, int | float):
+        raise TypeError(f"the agent returned {type(found).__name__}: return a number, or None")
+    if not math.isfinite(found):
+        raise ValueError(f"the agent returned {found}: return a finite number, or None")
+    return float(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,154 @@
+"""A tokenizer with a chat template, and a policy that writes what a test says, token by token in characters:
+so what it samples is never what a tokenizer makes of the same text. Both are fakes."""
+
+import json
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.gateway.chat_template import ChatTemplate
+from grpo_runtime.gateway.replies import Call, Reply
+from grpo_runtime.gateway.session import ChatModel, Limits, Session
+from grpo_runtime.model.completion_decoder import CompletionDecoder
+from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, VersionSpan
+
+END = "<|im_end|>"
+MAX_MODEL_LEN = 2048
+TEMPLATE = """\
+{%- if tools %}<|im_start|>system
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}<|im_end|>
+{% endif %}
+{%- set last = namespace(user=-1) %}
+{%- for message in messages %}
+{%- if message.role == 'user' %}{% set last.user = loop.index0 %}{% endif %}
+{%- endfor %}
+{%- for message in messages %}
+{%- if message.role == 'tool' %}<|im_start|>user
+<tool_response>{{ message.content }}</tool_response><|im_end|>
+{% else %}<|im_start|>{{ message.role }}
+{% set text = message.content -%}
+{%- if loop.index0 < last.user %}{% set text = text.split('</think>')[-1] %}{% endif -%}
+{{ text }}
+{%- for call in message.tool_calls or [] %}
+<tool_call>
+{{ {'name': call.function.name, 'arguments': call.function.arguments} | tojson }}
+</tool_call>
+{%- endfor %}<|im_end|>
+{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+"""ChatML with tools; thoughts of older turns are dropped."""
+
+ADD = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}},
+    },
+}
+
+
+@cache
+def chat_tokenizer() -> PreTrainedTokenizerFast:
+    """Byte-level BPE."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    text = ["the user guesses a number and the assistant says low or high, add one and two"] * 9
+    trainer = trainers.BpeTrainer(
+        vocab_size=340,
+        special_tokens=["<|endoftext|>", "<|im_start|>", END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator(text, trainer)
+    bpe.add_tokens(["<tool_call>", "</tool_call>", "<think>", "</think>"])
+    made = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=END, pad_token="<|endoftext|>")
+    made.chat_template = TEMPLATE
+    return made
+
+
+def tokens(text: str) -> tuple[int, ...]:
+    """The ids of a text."""
+    return tuple(chat_tokenizer()(text, add_special_tokens=False)["input_ids"])
+
+
+def written(text: str) -> tuple[int, ...]:
+    """The ids of a text in single characters, tags and the end aside."""
+    ids: list[int] = []
+    tags = (END, "<tool_call>", "</tool_call>", "<think>", "</think>")
+    while text:
+        part = next((tag for tag in tags if text.startswith(tag)), text[0])
+        ids += tokens(part)
+        text = text.removeprefix(part)
+    return tuple(ids)
+
+
+class HermesReplies:
+    """Calls in the form that the template writes; by hand, where vLLM's parsers are not what is tested."""
+
+    def read(self, text: str, *, token_ids: Sequence[int], tools: Sequence[Any]) -> Reply:
+        content, *calls = text.split("<tool_call>")
+        if not tools or not calls:
+            return Reply(text)
+        objects = [json.loads(call.split("</tool_call>")[0]) for call in calls]
+        found = (Call(call["name"], json.dumps(call["arguments"])) for call in objects)
+        return Reply(content.strip(), calls=tuple(found))
+
+
+def chat_model(*, extends: bool = True, max_tokens: int = 256) -> ChatModel:
+    tokenizer = chat_tokenizer()
+    ends = frozenset({tokenizer.eos_token_id})
+    return ChatModel(
+        name="policy",
+        template=ChatTemplate(tokenizer=tokenizer, end_ids=ends),
+        decoder=CompletionDecoder.of(tokenizer),
+        replies=HermesReplies(),
+        max_model_len=MAX_MODEL_LEN,
+        max_tokens=max_tokens,
+        extends=extends,
+    )
+
+
+def session(*, model: ChatModel | None = None, limits: Limits | None = None, **more: Any) -> Session:
+    return Session(model=model or chat_model(), seed=7, limits=limits or Limits(), **more)
+
+
+def sampled(request: GenerateRequest, text: str, *, step: int = 0) -> Rollout:
+    """What the policy answers to a request: a text, cut where the request says."""
+    ids = written(text)[: request.max_tokens]
+    is_terminated = ids == written(text)
+    for length in range(1, len(ids) + 1):
+        # as vLLM: the ids keep the stop string, and nothing follows it
+        if any(stop in chat_tokenizer().decode(ids[:length]) for stop in request.stop):
+            ids, is_terminated = ids[:length], True
+            break
+    return Rollout(
+        prompt_ids=request.prompt_ids,
+        completion_ids=ids,
+        rollout_logprobs=tuple(-0.01 * (place + 1) for place in range(len(ids))),
+        versions=(VersionSpan(PolicyVersion(1, step), 0, len(ids)),),
+        is_terminated=is_terminated,
+        engine="engine-0",
+    )
+
+
+class ScriptedPolicy:
+    """Engines, which are a fake: each call is answered by what `says` makes of its prompt's text."""
+
+    is_concurrent = True
+
+    def __init__(self, says: Callable[[str], str]) -> None:
+        self._says = says
+        self.requests: list[GenerateRequest] = []
+
+    async def generate(self, requests: Sequence[GenerateRequest], *, stays_awake: bool) -> list[Rollout]:
+        assert stays_awake
+        self.requests += requests
+        return [sampled(each, self._says(chat_tokenizer().decode(each.prompt_ids))) for each in requests]

@@ -1,0 +1,281 @@
+"""The routes of the gateway, to the official client of OpenAI's API, over engines that are a fake."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from chats import (
+    ADD,
+    END,
+    MAX_MODEL_LEN,
+    ScriptedPolicy,
+    chat_model,
+    chat_tokenizer,
+    session,
+    tokens,
+    written,
+)
+
+from grpo_runtime.gateway.gateway import Gateway
+from grpo_runtime.gateway.server import application
+from grpo_runtime.gateway.session import Limits, Session
+from grpo_runtime.rollouts.function.turn_sampler import TurnSampler
+
+HUNG_SECONDS = 30.0
+USER = {"role": "user", "content": "Guess."}
+CALL = '<tool_call>\n{"name":"add","arguments":{"b":2,"a":1}}\n</tool_call>' + END
+
+
+class Served:
+    """A gateway over a policy that says `says`, and its clients."""
+
+    def __init__(self, says: Callable[[str], str] = lambda _: f"5{END}") -> None:
+        self.policy = ScriptedPolicy(says)
+        model = chat_model()
+        self.gateway = Gateway(model, TurnSampler(self.policy))  # type: ignore[arg-type]
+        vocab_size = len(chat_tokenizer())
+        self.app = application(self.gateway, given={"temperature": 1.0}, vocab_size=vocab_size)
+
+    def http(self, key: str = "") -> httpx.AsyncClient:
+        transport = httpx.ASGITransport(self.app)
+        headers = {"authorization": f"Bearer {key}"}
+        return httpx.AsyncClient(transport=transport, base_url="http://gateway", headers=headers)
+
+    @asynccontextmanager
+    async def client(self, key: str) -> AsyncIterator[openai.AsyncOpenAI]:
+        async with openai.AsyncOpenAI(
+            api_key=key, base_url="http://gateway/v1", http_client=self.http(key)
+        ) as client:
+            yield client
+
+    async def play(self, found: Session, agent: Callable[[openai.AsyncOpenAI], Awaitable[Any]]) -> Any:
+        async def with_client(key: str) -> Any:
+            async with self.client(key) as client:
+                return await agent(client)
+
+        async with asyncio.timeout(HUNG_SECONDS):
+            return await self.gateway.play(found, with_client)
+
+
+async def test_a_plain_call_is_answered_with_its_tokens_and_logprobs():
+    async def agent(client: openai.AsyncOpenAI) -> Any:
+        return await client.chat.completions.create(
+            model="policy", messages=[USER], logprobs=True, extra_body={"return_token_ids": True}
+        )
+
+    answer = await Served().play(session(), agent)
+    [choice] = answer.choices
+    assert (choice.message.content, choice.finish_reason) == ("5", "stop")
+    assert choice.model_extra["token_ids"] == list(written(f"5{END}"))
+    assert answer.model_extra["prompt_token_ids"] == list(
+        tokens("<|im_start|>user\nGuess.<|im_end|>\n<|im_start|>assistant\n")
+    )
+    assert [each.logprob for each in choice.logprobs.content] == [-0.01, -0.02]
+    assert [each.token for each in choice.logprobs.content] == ["5", END]
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (16, 2)
+
+
+async def test_a_streamed_call_has_the_same_message_and_usage():
+    async def agent(client: openai.AsyncOpenAI) -> Any:
+        options = {"model": "policy", "messages": [USER], "tools": [ADD]}
+        stream = await client.chat.completions.create(
+            **options, stream=True, stream_options={"include_usage": True}
+        )
+        return [chunk async for chunk in stream], await client.chat.completions.create(**options)
+
+    chunks, whole = await Served(lambda _: f"Well. {CALL}").play(session(), agent)
+    deltas = [choice.delta for chunk in chunks for choice in chunk.choices]
+    assert "".join(delta.content or "" for delta in deltas) == whole.choices[0].message.content == "Well."
+    [streamed] = [call for delta in deltas for call in delta.tool_calls or []]
+    [call] = whole.choices[0].message.tool_calls
+    for part in ("name", "arguments"):
+        assert getattr(streamed.function, part) == getattr(call.function, part)
+    finish_reasons = [choice.finish_reason for chunk in chunks for choice in chunk.choices]
+    assert finish_reasons == [None, "tool_calls"]
+    assert chunks[-1].usage == whole.usage
+
+
+async def test_a_loop_with_a_tool_is_one_sequence():
+    def says(prompt: str) -> str:
+        return f"It is 3.{END}" if "<tool_response>" in prompt else CALL
+
+    async def agent(client: openai.AsyncOpenAI) -> str:
+        messages: list[Any] = [USER]
+        while True:
+            answer = await client.chat.completions.create(model="policy", messages=messages, tools=[ADD])
+            message = answer.choices[0].message
+            if not message.tool_calls:
+                return message.content
+            messages.append(message.model_dump())
+            messages += [
+                {"role": "tool", "tool_call_id": call.id, "content": "3"} for call in message.tool_calls
+            ]
+
+    found = session()
+    assert await Served(says).play(found, agent) == "It is 3."
+    assert (found.record.num_calls, found.record.num_sequences) == (2, 1)
+
+
+async def test_a_client_that_brings_tokens_gets_them_in_both_forms():
+    served, found = Served(), session()
+    prompt = list(tokens("<|im_start|>user\nGuess.<|im_end|>\n<|im_start|>assistant\n"))
+
+    async def agent(key: str) -> Any:
+        async with served.http(key) as client:
+            body = {"token_ids": prompt, "sampling_params": {"max_tokens": 8, "logprobs": 1}}
+            first = (await client.post("/inference/v1/generate", json=body)).json()
+            more = [*prompt, *first["choices"][0]["token_ids"], *tokens("\nlow")]
+            await client.post("/inference/v1/generate", json={**body, "token_ids": more})
+            return first
+
+    answer = await served.gateway.play(found, agent)
+    [choice] = answer["choices"]
+    assert choice["token_ids"] == list(written(f"5{END}"))
+    content = choice["logprobs"]["content"]
+    assert [each["token"] for each in content] == [f"token_id:{token}" for token in choice["token_ids"]]
+    assert [each["token_id"] for each in content] == choice["token_ids"]
+    [rollout] = found.record.rollouts()
+    assert rollout.num_sampled == 4
+
+
+async def test_models_tell_how_long_a_chat_may_be():
+    async with Served().client("any") as client:
+        [model] = (await client.models.list()).data
+    assert (model.id, model.model_extra["max_model_len"]) == ("policy", MAX_MODEL_LEN)
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages", "/v1/completions"])
+async def test_what_is_not_served_is_told_with_what_is(path: str):
+    async with Served().http() as client:
+        answer = await client.post(path, json={})
+    assert answer.status_code == 404
+    assert "serves /v1/chat/completions, /v1/models and /inference/v1/generate" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ({"n": 2}, "n: one reply a call is sampled"),
+        ({"logit_bias": {"5": 1}}, "logit_bias: it would change the distribution"),
+        ({"response_format": {"type": "json_object"}}, "response_format: a grammar would change"),
+        ({"messages": []}, "messages: there is none"),
+        ({"messages": [{"content": "x"}]}, r"messages\[0\].role: it is missing"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            r"messages\[0\].content\[0\]: only parts of type text",
+        ),
+        ({"max_tokens": 0}, "max_tokens: it must be a number of tokens"),
+        ({"stop": [""]}, "stop: it must be a text or a list of texts"),
+        ({"tools": ["add"]}, "tools: it must be a list of objects"),
+    ],
+)
+async def test_a_request_that_cannot_be_served_names_its_field(body: dict[str, Any], sentence: str):
+    async def agent(client: openai.AsyncOpenAI) -> Any:
+        with pytest.raises(openai.BadRequestError, match=sentence) as refused:
+            await client.chat.completions.create(
+                **{"model": "policy", "messages": [USER], "extra_body": body}
+            )
+        return refused.value.param
+
+    served = Served()
+    assert sentence.replace("\\", "").startswith(await served.play(session(), agent))
+    assert served.policy.requests == []
+
+
+async def test_a_session_past_its_limit_is_told_at_once_and_its_key_ends_with_it():
+    served, keys = Served(), []
+
+    async def agent(client: openai.AsyncOpenAI) -> None:
+        keys.append(client.api_key)
+        await client.chat.completions.create(model="policy", messages=[USER])
+        with pytest.raises(openai.RateLimitError, match=r"limits\.turns of this session is reached"):
+            await client.chat.completions.create(model="policy", messages=[USER])
+
+    await served.play(session(limits=Limits(turns=1)), agent)
+    assert len(served.policy.requests) == 1
+    async with served.client(keys[0]) as client:
+        with pytest.raises(openai.AuthenticationError, match="no open session has this key"):
+            await client.chat.completions.create(model="policy", messages=[USER])
+
+
+class HeldPolicy(ScriptedPolicy):
+    """One that answers only when it may, and counts what was given up."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: f"5{END}")
+        self.may = asyncio.Event()
+        self.begun = asyncio.Event()
+        self.num_given_up = 0
+
+    async def generate(self, requests: Any, *, stays_awake: bool) -> Any:
+        answers = await super().generate(requests, stays_awake=stays_awake)
+        self.begun.set()
+        try:
+            await self.may.wait()
+        except asyncio.CancelledError:
+            self.num_given_up += 1
+            raise
+        return answers
+
+
+def held() -> tuple[Served, HeldPolicy]:
+    served, policy = Served(), HeldPolicy()
+    served.gateway = Gateway(chat_model(), TurnSampler(policy))  # type: ignore[arg-type]
+    served.app = application(served.gateway, given={}, vocab_size=len(chat_tokenizer()))
+    return served, policy
+
+
+async def test_a_call_that_is_sent_again_takes_the_place_of_the_first_and_is_one_sample():
+    served, policy = held()
+    found = session()
+
+    async def agent(key: str) -> Any:
+        async with served.http(key) as client:
+            body = {"model": "policy", "messages": [USER]}
+            first = asyncio.create_task(client.post("/v1/chat/completions", json=body))
+            await policy.begun.wait()
+            policy.begun.clear()
+            again = asyncio.create_task(
+                client.post("/v1/chat/completions", json=body, headers={"x-stainless-retry-count": "1"})
+            )
+            await policy.begun.wait()
+            policy.may.set()
+            answer = await again
+            # whose answer was lost on its way
+            once_more = await client.post(
+                "/v1/chat/completions", json=body, headers={"x-stainless-retry-count": "2"}
+            )
+            return (await first).status_code, answer.json(), once_more.json()
+
+    async with asyncio.timeout(HUNG_SECONDS):
+        gone, answer, once_more = await served.gateway.play(found, agent)
+    assert gone == 499
+    assert answer["choices"] == once_more["choices"]
+    assert policy.num_given_up == 1
+    assert [request.seed for request in policy.requests] == [found.seed] * 2
+    assert (found.record.num_calls, found.record.num_sampled) == (1, 2)
+
+
+async def test_what_an_agent_still_asks_at_its_end_is_given_up():
+    served, policy = held()
+    found = session()
+    calls = []
+
+    async def agent(key: str) -> None:
+        async def call() -> int:
+            async with served.http(key) as client:
+                body = {"model": "policy", "messages": [USER]}
+                return (await client.post("/v1/chat/completions", json=body)).status_code
+
+        calls.append(asyncio.create_task(call()))
+        await policy.begun.wait()
+
+    async with asyncio.timeout(HUNG_SECONDS):
+        await served.gateway.play(found, agent)
+        assert await calls[0] == 499
+    assert policy.num_given_up == 1
+    assert found.record.rollouts() == []

@@ -1,0 +1,202 @@
+"""By hand: the tokens, masks and logprobs of what an agent samples, however its client writes the chat
+again."""
+
+from typing import Any
+
+import pytest
+from chats import ADD, END, chat_model, chat_tokenizer, sampled, session, tokens, written
+
+from grpo_runtime.gateway.chat_request import BadRequestError, read_chat_request
+from grpo_runtime.gateway.session import Answer, LimitReachedError, Limits, Session
+
+USER, LOW = {"role": "user", "content": "Guess."}, {"role": "user", "content": "low"}
+
+
+def ask(found: Session, messages: list[Any], says: str, **body: Any) -> Answer:
+    """A call, and the policy's answer."""
+    turn = found.begin(read_chat_request({"messages": messages, **body}, given={}))
+    if turn.request is None:
+        return found.cut(turn)
+    return found.take(turn, sampled(turn.request, says))
+
+
+def text_of(found: Session) -> list[tuple[str, str]]:
+    """Each sequence: its prompt, and its completion with what is trained in brackets."""
+    sequences = []
+    for rollout in found.record.rollouts():
+        mask = rollout.loss_mask or (True,) * len(rollout.completion_ids)
+        marked, before = "", False
+        for token, is_sampled in zip(rollout.completion_ids, mask, strict=True):
+            marked += "[" * (is_sampled and not before) + "]" * (before and not is_sampled)
+            marked += chat_tokenizer().decode([token])
+            before = is_sampled
+        sequences.append((chat_tokenizer().decode(rollout.prompt_ids), marked + "]" * before))
+    return sequences
+
+
+FIRST = "<|im_start|>user\nGuess.<|im_end|>\n<|im_start|>assistant\n"
+NEXT = "\n<|im_start|>user\nlow<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        "<think>\nthe number\n</think>\n 5 ",
+        "5",
+        "  5\n",
+        [{"type": "text", "text": "5"}],
+    ],
+)
+def test_a_chat_that_goes_on_is_one_sequence_whatever_the_client_strips(echo: Any):
+    found = session()
+    first = ask(found, [USER], f"<think>\nthe number\n</think>\n 5 {END}")
+    assert first.message["content"].endswith(" 5 ")
+    ask(found, [USER, {"role": "assistant", "content": echo}, LOW], f"7{END}")
+    assert text_of(found) == [(FIRST, f"[<think>\nthe number\n</think>\n 5 <|im_end|>]{NEXT}[7<|im_end|>]")]
+    [rollout] = found.record.rollouts()
+    # what was sampled is kept token by token: no tokenizer makes these of the same text
+    assert rollout.completion_ids[: len(written("<think>\nthe number"))] == written("<think>\nthe number")
+    assert rollout.completion_ids != tokens(chat_tokenizer().decode(rollout.completion_ids))
+    logprobs = [logprob for logprob in rollout.rollout_logprobs if logprob]
+    num_first, num_second = len(first.completion_ids), len(written(f"7{END}"))
+    assert logprobs == [
+        *(-0.01 * (i + 1) for i in range(num_first)),
+        *(-0.01 * (i + 1) for i in range(num_second)),
+    ]
+    assert [(span.start, span.end) for span in rollout.versions] == [
+        (0, num_first), (num_first + len(tokens(NEXT)), len(rollout.completion_ids)),
+    ]  # fmt: skip
+
+
+def test_a_history_of_the_template_is_written_anew_and_joins_only_where_its_tokens_are_those():
+    found = session(model=chat_model(extends=False))
+    ask(found, [USER], f"<think>\nthe number\n</think>5{END}")
+    ask(found, [USER, {"role": "assistant", "content": "5"}, LOW], f"7{END}")
+    assert [prompt for prompt, _ in text_of(found)] == [FIRST, f"{FIRST}5<|im_end|>{NEXT}"]
+
+
+def test_a_call_of_a_tool_is_one_sequence_with_other_spaces_in_its_arguments():
+    found = session()
+    says = 'Well.\n<tool_call>\n{"name":"add","arguments":{"b":2,"a":1}}\n</tool_call>' + END
+    first = ask(found, [USER], says, tools=[ADD])
+    [call] = first.message["tool_calls"]
+    assert first.finish_reason == "tool_calls"
+    assert (call["function"]["name"], call["function"]["arguments"]) == ("add", '{"b": 2, "a": 1}')
+    call = {**call, "function": {**call["function"], "arguments": '{ "a":1, "b":2 }'}}
+    echo = {"role": "assistant", "content": None, "tool_calls": [call]}
+    echo["content"] = "Well."
+    result = {"role": "tool", "tool_call_id": call["id"], "content": "3"}
+    ask(found, [USER, echo, result], f"It is 3.{END}", tools=[ADD])
+    [(prompt, completion)] = text_of(found)
+    assert prompt.startswith("<|im_start|>system\n{") and prompt.endswith(FIRST)
+    behind = "\n<|im_start|>user\n<tool_response>3</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    assert completion == f"[{says}]{behind}[It is 3.<|im_end|>]"
+
+
+def test_a_turn_that_ended_by_a_stop_string_gets_the_end_of_its_turn_untrained():
+    found = session()
+    first = ask(found, [USER], f"5\nObservation: x{END}", stop=["Observation:"])
+    assert (first.message["content"], first.finish_reason) == ("5\n", "stop")
+    ask(found, [USER, {"role": "assistant", "content": "5"}, LOW], f"7{END}")
+    assert text_of(found) == [(FIRST, f"[5\nObservation:]<|im_end|>{NEXT}[7<|im_end|>]")]
+
+
+def test_a_turn_that_was_cut_at_its_length_gets_the_end_of_its_turn_untrained():
+    found = session()
+    first = ask(found, [USER], f"5678{END}", max_tokens=2)
+    assert (first.message["content"], first.finish_reason) == ("56", "length")
+    ask(found, [USER, {"role": "assistant", "content": "56"}, LOW], f"7{END}")
+    assert text_of(found) == [(FIRST, f"[56]<|im_end|>{NEXT}[7<|im_end|>]")]
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [USER, {"role": "assistant", "content": "6"}, LOW],
+        [{"role": "user", "content": "Guess!"}, {"role": "assistant", "content": "5"}, LOW],
+        [USER],
+    ],
+    ids=["another reply", "another question", "the same question once more"],
+)  # fmt: skip
+def test_another_history_is_another_sequence(messages: list[Any]):
+    found = session()
+    ask(found, [USER], f"5{END}")
+    ask(found, messages, f"7{END}")
+    [first, second] = text_of(found)
+    assert first == (FIRST, "[5<|im_end|>]")
+    assert second[1] == "[7<|im_end|>]"
+
+
+def test_of_two_calls_behind_one_the_first_continues_it_and_each_token_is_trained_once():
+    found = session()
+    ask(found, [USER], f"5{END}")
+    chat = [USER, {"role": "assistant", "content": "5"}, LOW]
+    ask(found, chat, f"7{END}")
+    ask(found, chat, f"8{END}")
+    assert text_of(found) == [
+        (FIRST, f"[5<|im_end|>]{NEXT}[7<|im_end|>]"),
+        (f"{FIRST}5<|im_end|>{NEXT}", "[8<|im_end|>]"),
+    ]
+
+
+def test_each_call_has_a_seed_of_its_own_and_one_that_is_given_up_leaves_its_seed_to_the_next():
+    found = session()
+    chat = read_chat_request({"messages": [USER]}, given={})
+    first, second = found.begin(chat), found.begin(chat)
+    found.take(second, sampled(second.request, f"5{END}"))
+    found.give_up(first)
+    again, third = found.begin(chat), found.begin(chat)
+    assert again.request.seed == first.request.seed
+    assert len({first.request.seed, second.request.seed, third.request.seed}) == 3
+
+
+@pytest.mark.parametrize(
+    ("limits", "calls"),
+    [
+        (Limits(turns=2), 2),
+        (Limits(tokens=4), 2),
+        (Limits(seconds=2.5), 3),
+        (Limits(sequences=1), 1),
+    ],
+)
+def test_a_session_that_is_past_a_limit_is_refused_with_its_name(limits: Limits, calls: int):
+    ticks = iter(range(100))
+    found = session(limits=limits, clock=lambda: float(next(ticks)))
+    [name] = [name for name, value in vars(limits).items() if value is not None]
+    with pytest.raises(LimitReachedError, match=f"limits.{name}"):
+        for _ in range(9):
+            ask(found, [USER], f"5{END}")
+    assert found.record.num_calls <= calls
+    assert found.is_cut
+
+
+def test_the_tokens_of_a_session_bound_its_last_call():
+    found = session(limits=Limits(tokens=5))
+    ask(found, [USER], f"123{END}")
+    assert ask(found, [USER], f"123{END}").finish_reason == "length"
+    assert found.record.num_sampled == 5
+
+
+@pytest.mark.parametrize("limits", [Limits(), Limits(prompt_tokens=8)])
+def test_a_prompt_that_leaves_no_room_ends_the_call_with_its_length(limits: Limits):
+    found = session(limits=limits)
+    long = {"role": "user", "content": "x" * (3000 if limits.prompt_tokens is None else 10)}
+    answer = ask(found, [long], f"5{END}")
+    assert (answer.message["content"], answer.finish_reason, answer.completion_ids) == ("", "length", ())
+    assert found.is_cut and found.record.rollouts() == []
+
+
+def test_a_chat_that_the_template_refuses_is_told():
+    template = "{{ raise_exception('no system') }}"
+    model = chat_model()
+    object.__setattr__(model.template, "template", template)
+    with pytest.raises(BadRequestError, match=r"messages: the chat template refuses them .*no system"):
+        session(model=model).begin(read_chat_request({"messages": [USER]}, given={}))
+
+
+def test_what_asks_for_other_parameters_is_counted():
+    found = session()
+    for temperature in (1.0, 0.2):
+        body = {"messages": [USER], "temperature": temperature, "tool_choice": "required", "tools": [ADD]}
+        found.begin(read_chat_request(body, given={"temperature": 1.0}))
+    assert found.overridden == {"temperature": 1, "tool_choice": 2}

@@ -1,0 +1,90 @@
+"""Agents of the tests, as users write them."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+ADD = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}},
+    },
+}
+
+
+async def guesses(client, task, high):
+    """A game: the policy guesses until it has the number, at most thrice."""
+    messages = [{"role": "user", "content": task.prompt}]
+    for _ in range(3):
+        answer = await client.chat.completions.create(model="policy", messages=messages)
+        guess = answer.choices[0].message.content
+        if guess == high:
+            return 1.0
+        messages += [{"role": "assistant", "content": guess}, {"role": "user", "content": "higher"}]
+    return 0.0
+
+
+async def adds(client, prompt):
+    """A loop with a tool, whose messages are sent back as the client gives them."""
+    messages = [{"role": "user", "content": prompt}]
+    while True:
+        answer = await client.chat.completions.create(model="policy", messages=messages, tools=[ADD])
+        message = answer.choices[0].message
+        if not message.tool_calls:
+            return
+        messages.append(message)
+        for call in message.tool_calls:
+            arguments = json.loads(call.function.arguments)
+            content = str(arguments["a"] + arguments["b"])
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": content})
+
+
+async def forgets(client, prompt):
+    """Each of its calls is a chat of its own."""
+    for number in range(2):
+        chat = [{"role": "user", "content": f"{prompt} {number}"}]
+        await client.chat.completions.create(model="policy", messages=chat)
+
+
+async def calls_nothing(client):
+    pass
+
+
+async def returns_text(client, prompt):
+    chat = [{"role": "user", "content": prompt}]
+    await client.chat.completions.create(model="policy", messages=chat)
+    return "1"
+
+
+async def hangs(client):
+    await asyncio.Event().wait()
+
+
+async def ends_its_process(client):
+    os._exit(3)
+
+
+async def goes_on_for_ever(client, prompt):
+    while True:
+        chat = [{"role": "user", "content": prompt}]
+        await client.chat.completions.create(model="policy", messages=chat)
+
+
+async def fails_once(client, task):
+    """The first try of the second sample fails."""
+    marker = Path(task.columns["marker"])
+    chat = [{"role": "user", "content": task.prompt}]
+    await client.chat.completions.create(model="policy", messages=chat)
+    if task.sample_index == 1 and not marker.exists():  # noqa: ASYNC240
+        marker.touch()  # noqa: ASYNC240
+        raise OSError("the tool is away")
+
+
+async def plays_what_the_row_says(client, task, high):
+    """One of the others, which the column `plays` names."""
+    play = task.columns["plays"]
+    if play == "guesses":
+        return await guesses(client, task, high)
+    return await globals()[play](client, task.prompt)

@@ -1,0 +1,170 @@
+"""Episodes of agents in their own process, over engines that are a fake: what is trained, and what happens
+when an agent fails."""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chats import END, ScriptedPolicy, chat_model, chat_tokenizer, tokens, written
+
+from grpo_runtime.data.prompt import Prompt
+from grpo_runtime.errors import UserError
+from grpo_runtime.gateway.gateway import Gateway
+from grpo_runtime.gateway.server import application
+from grpo_runtime.gateway.serving import served
+from grpo_runtime.gateway.session import Limits
+from grpo_runtime.rollouts.agents.source import Agent, AgentOptions
+from grpo_runtime.rollouts.function.turn_sampler import TurnSampler
+from grpo_runtime.rollouts.group import Group
+from grpo_runtime.rollouts.interface import FunctionFailedError, GenerateRequest, Rollout
+
+
+@pytest.fixture(autouse=True)
+def examples_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}")
+
+
+HUNG_SECONDS = 60.0
+SEEDS = (11, 12)
+CALL = '<tool_call>\n{"name":"add","arguments":{"b":2,"a":1}}\n</tool_call>' + END
+BEGIN = "<|im_start|>user\nGuess.<|im_end|>\n<|im_start|>assistant\n"
+
+
+class Policy(ScriptedPolicy):
+    """It can rest."""
+
+    is_awake = True
+
+    async def rest(self) -> None:
+        self.is_awake = False
+
+
+async def play(
+    agent: str,
+    policy: Policy,
+    *,
+    columns: dict[str, Any] | None = None,
+    timeout_seconds: float = HUNG_SECONDS,
+    limits: Limits | None = None,
+) -> list[Rollout]:
+    """The completions of a group."""
+    group = group_of(columns or {})
+    await play_groups(agent, policy, [group], timeout_seconds=timeout_seconds, limits=limits)
+    return group.completions
+
+
+async def play_each(agents: Sequence[str], policy: Policy) -> list[list[Rollout]]:
+    """The completions of a group for each of these examples, all in one process."""
+    groups = [group_of({"plays": agent, "high": "1"}) for agent in agents]
+    await play_groups("plays_what_the_row_says", policy, groups)
+    return [group.completions for group in groups]
+
+
+def group_of(columns: dict[str, Any]) -> Group:
+    prompt = Prompt(index=0, content="Guess.", columns=columns)
+    return Group(
+        step=2,
+        number=0,
+        prompt=prompt,
+        requests=[GenerateRequest(tokens("Guess."), seed) for seed in SEEDS],
+    )
+
+
+async def play_groups(
+    agent: str,
+    policy: Policy,
+    groups: Sequence[Group],
+    *,
+    timeout_seconds: float = HUNG_SECONDS,
+    limits: Limits | None = None,
+) -> None:
+    gateway = Gateway(chat_model(), TurnSampler(policy))  # type: ignore[arg-type]
+    options = AgentOptions(
+        name="game",
+        function=f"agent_examples:{agent}",
+        file=None,
+        timeout_seconds=timeout_seconds,
+        limits=limits or Limits(),
+    )
+
+    def take(group: Group, index: int, rollout: Rollout) -> None:
+        group.rollouts[index] = rollout
+
+    app = application(gateway, given={}, vocab_size=len(chat_tokenizer()))
+    async with (
+        asyncio.timeout(HUNG_SECONDS),
+        served(app) as url,
+        Agent(options, pauses_seconds=(0.0, 0.0)) as running,
+    ):
+        source = running.over(policy, gateway, url=f"{url}/v1")  # type: ignore[arg-type]
+        await source.sample(groups, take=take)
+    assert not policy.is_awake
+
+
+def counts_up(prompt: str) -> str:
+    return f"{prompt.count('higher')}{END}"
+
+
+def adds_and_counts(prompt: str) -> str:
+    if '"name": "add"' not in prompt:
+        return counts_up(prompt)
+    return f"It is 3.{END}" if "<tool_response>3" in prompt else CALL
+
+
+async def test_what_agents_sample_is_trained_and_what_games_and_tools_say_is_not():
+    policy = Policy(adds_and_counts)
+    games, tools, forgetful = await play_each(("guesses", "adds", "forgets"), policy)
+    told = "\n<|im_start|>user\nhigher<|im_end|>\n<|im_start|>assistant\n"
+    for game in games:
+        assert game.prompt_ids == tokens(BEGIN)
+        assert chat_tokenizer().decode(game.completion_ids) == f"0{END}{told}1{END}"
+        assert game.num_sampled == 4 and game.is_terminated
+    for tool in tools:
+        assert tool.num_sampled == len(written(CALL)) + len(written(f"It is 3.{END}"))
+        assert "<tool_response>3</tool_response>" in chat_tokenizer().decode(tool.completion_ids)
+    for episode in forgetful:
+        [branch] = episode.branches
+        assert (branch.num_sampled, episode.num_sampled) == (2, 4)
+        assert branch.prompt_ids != episode.prompt_ids
+    # a call of each group, and each of its episodes, has a seed of its own
+    assert [request.seed for request in policy.requests].count(SEEDS[0]) == 3
+
+
+async def test_an_episode_that_failed_is_begun_again_and_the_others_are_kept(tmp_path: Path):
+    policy = Policy(counts_up)
+    rollouts = await play("fails_once", policy, columns={"marker": str(tmp_path / "failed")})
+    assert [rollout.num_sampled for rollout in rollouts] == [2, 2]
+    assert sorted(request.seed for request in policy.requests) in ([11, 12, 12], [11, 11, 12, 12])
+
+
+@pytest.mark.parametrize(
+    ("agent", "sentence"),
+    [
+        ("returns_text", r"it raised TypeError: the agent returned str: return a number, or None"),
+        ("ends_its_process", r"environment game: the agent failed in step 3: .*3"),
+    ],
+)
+async def test_an_agent_that_always_fails_ends_the_run_with_its_words(agent: str, sentence: str):
+    with pytest.raises(FunctionFailedError, match=sentence):
+        await play(agent, Policy(counts_up))
+
+
+async def test_an_agent_that_does_not_end_is_given_up_at_its_deadline():
+    with pytest.raises(FunctionFailedError, match="environment game: the agent failed"):
+        await play("hangs", Policy(counts_up), timeout_seconds=0.5)
+
+
+async def test_an_agent_that_calls_nothing_is_told_what_to_call():
+    with pytest.raises(UserError, match=r"without a call for row 1 .*client\.chat\.completions\.create"):
+        await play("calls_nothing", Policy(counts_up))
+
+
+async def test_an_agent_that_goes_on_past_its_limit_has_what_it_sampled_until_then_as_a_cut_completion():
+    policy = Policy(counts_up)
+    for episode in await play("goes_on_for_ever", policy, limits=Limits(turns=3)):
+        assert [sequence.is_terminated for sequence in episode.sequences] == [False] * 3
+        assert (episode.num_sampled, episode.returned) == (6, None)
+    assert len(policy.requests) == 6
