@@ -15,6 +15,7 @@ REQUEST: dict[str, Any] = {
     "completions": ["x", "xxxx"],
     "completion_ids": [[1], [1, 1, 1, 1]],
     "prefills": [],
+    "returned": [],
     "columns": {"answer": ["x", "y"]},
     "step": 0,
     "total_steps": 1,
@@ -35,7 +36,7 @@ async def slow_length(completions: list[str], **_: Any) -> list[float]:
 def everything_trl_passes(
     *, prompts, completions, completion_ids, trainer_state, log_metric, log_extra, answer, level, **others
 ):
-    assert others == {"prefills": ["", ""]}  # which TRL does not have
+    assert others == {"prefills": ["", ""], "returned": [None, None]}  # which TRL does not have
     log_extra("first", [completion[:1] for completion in completions])
     log_metric("seen/level", level[0])
     log_metric("seen/level", level[1])

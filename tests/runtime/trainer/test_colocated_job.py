@@ -129,7 +129,7 @@ def test_a_policy_learns_to_call_the_calculator_of_the_example(
         assert environment.pop("configMap")["function"] == "agent"
         environment["function"] = "calculator:agent"
         # each call takes some ms of one process
-        sections["algorithm"]["steps"] = 50
+        sections["algorithm"]["steps"] = 36
     del sections["trainer"]
     trainer = start_trainer(tmp_path, run_config(**sections))
     code, message = trainer.end()
