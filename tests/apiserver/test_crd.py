@@ -233,8 +233,8 @@ def test_every_field_of_the_spec_is_fixed_or_known_to_change(job: str, jobs: Job
     live = {"rollout.replicas", "failurePolicy.maxRestarts", "stallTimeoutSeconds"}
     live |= {"startupDeadlineSeconds", "schedulingDeadlineSeconds", "activeDeadlineSeconds", "suspend"}
     live |= {"ttlSecondsAfterFinished", "ttlSecondsAfterFailed", "failurePolicy.rules", "queueName"}
-    # a job has it or rollout
-    assert fields | {"colocated"} == {*fixed_paths(GRPOJobSpec), *live}
+    # a job has colocated or rollout, and environments or a rollout function
+    assert fields | set(NOT_THERE) == {*fixed_paths(GRPOJobSpec), *live}
 
 
 def test_the_status_keeps_all_that_the_operator_writes(job: str, jobs: Jobs):
