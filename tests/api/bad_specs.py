@@ -150,6 +150,22 @@ _OTHERWISE: dict[tuple[Step, ...], KubeObject] = {
             ("engine", "required", "preferred"),
         )
     },
+    # completions have one maker, which is in one place
+    **{
+        ("spec", "environments", *more): merged(
+            GOOD[-1].job,
+            {
+                "spec": {
+                    "sampling": {"rolloutFunction": None},
+                    "environments": [{"name": "game", "limits": {}, **place}],
+                }
+            },
+        )
+        for more, place in (
+            ((), {"function": "a:b"}),
+            ((0, "configMap"), {"configMap": {"name": "code", "key": "a.py", "function": "b"}}),
+        )
+    },
     # a checkpoint has one place
     ("spec", "resumeFrom", "job"): merged(
         GOOD[-1].job, {"spec": {"resumeFrom": {"source": None, "job": "first"}}}
