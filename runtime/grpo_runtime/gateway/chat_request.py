@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_runtime.engines.serve.http import BadRequestError
 from grpo_runtime.gateway.chat_template import Message
 
 REFUSED = {
@@ -40,11 +41,11 @@ JOB_DECIDES = (
 _LONGEST_STOP, _MOST_STOPS = 256, 16
 
 
-class BadRequestError(Exception):
-    """A request that is not served. `field` names what is wrong in it; empty for the whole."""
+class BadFieldError(BadRequestError):
+    """A request that is not served. `field` names what is wrong in it."""
 
     def __init__(self, field: str, why: str) -> None:
-        super().__init__(f"{field}: {why}" if field else why)
+        super().__init__(f"{field}: {why}")
         self.field = field
 
 
@@ -76,21 +77,21 @@ class TokenRequest:
     overridden: tuple[str, ...] = ()
 
 
-def read_token_request(body: Any, *, given: Mapping[str, float], vocab_size: int) -> TokenRequest:
+def read_token_request(
+    body: Mapping[str, Any], *, given: Mapping[str, float], vocab_size: int
+) -> TokenRequest:
     """The request to /inference/v1/generate with this body; else as `read_chat_request`. Token ids are below
     `vocab_size`."""
-    if not isinstance(body, dict):
-        raise BadRequestError("", "the body must be a JSON object")
     if body.get("stream"):
-        raise BadRequestError("stream", "whole answers are served here")
+        raise BadFieldError("stream", "whole answers are served here")
     ids = body.get("token_ids")
     if not isinstance(ids, list) or not ids or not all(type(token) is int for token in ids):
-        raise BadRequestError("token_ids", "it must be a list of token ids")
+        raise BadFieldError("token_ids", "it must be a list of token ids")
     if not all(0 <= token < vocab_size for token in ids):
-        raise BadRequestError("token_ids", f"tokenizer and model have the ids from 0 to {vocab_size - 1}")
+        raise BadFieldError("token_ids", f"tokenizer and model have the ids from 0 to {vocab_size - 1}")
     parameters = body.get("sampling_params") or {}
     if not isinstance(parameters, dict):
-        raise BadRequestError("sampling_params", "it must be an object")
+        raise BadFieldError("sampling_params", "it must be an object")
     _refuse(parameters)
     return TokenRequest(
         prompt_ids=tuple(ids),
@@ -100,14 +101,12 @@ def read_token_request(body: Any, *, given: Mapping[str, float], vocab_size: int
     )
 
 
-def read_chat_request(body: Any, *, given: Mapping[str, float]) -> ChatRequest:
+def read_chat_request(body: Mapping[str, Any], *, given: Mapping[str, float]) -> ChatRequest:
     """The request with this body, parsed from JSON. `given` are the job's values of JOB_DECIDES: a request
     that asks for one of these overrides nothing.
 
-    Raises BadRequestError.
+    Raises BadFieldError.
     """
-    if not isinstance(body, dict):
-        raise BadRequestError("", "the body must be a JSON object")
     _refuse(body)
     choice = body.get("tool_choice") or "auto"
     tools = _objects(body, "tools") if choice != "none" else ()
@@ -133,7 +132,7 @@ def read_chat_request(body: Any, *, given: Mapping[str, float]) -> ChatRequest:
 def _refuse(asked: Mapping[str, Any]) -> None:
     for field, why in REFUSED.items():
         if asked.get(field) is not None and asked[field] not in _NOTHING.get(field, ()):
-            raise BadRequestError(field, why)
+            raise BadFieldError(field, why)
 
 
 def _overridden(asked: Mapping[str, Any], *, given: Mapping[str, float]) -> tuple[str, ...]:
@@ -144,26 +143,26 @@ def _overridden(asked: Mapping[str, Any], *, given: Mapping[str, float]) -> tupl
 def _objects(body: Mapping[str, Any], field: str) -> tuple[dict[str, Any], ...]:
     found = body.get(field) or []
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise BadRequestError(field, "it must be a list of objects")
+        raise BadFieldError(field, "it must be a list of objects")
     return tuple(found)
 
 
 def _messages(body: Mapping[str, Any]) -> tuple[Message, ...]:
     found = _objects(body, "messages")
     if not found:
-        raise BadRequestError("messages", "there is none")
+        raise BadFieldError("messages", "there is none")
     return tuple(_message(message, f"messages[{place}]") for place, message in enumerate(found))
 
 
 def _message(message: dict[str, Any], where: str) -> dict[str, Any]:
     """The message with a text as its content, without what it leaves open."""
     if not isinstance(message.get("role"), str):
-        raise BadRequestError(f"{where}.role", "it is missing")
+        raise BadFieldError(f"{where}.role", "it is missing")
     calls = message.get("tool_calls") or []
     for place, call in enumerate(calls):
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise BadRequestError(f"{where}.tool_calls[{place}].function.name", "it is missing")
+            raise BadFieldError(f"{where}.tool_calls[{place}].function.name", "it is missing")
     kept = {name: value for name, value in message.items() if value is not None}
     if not calls:
         kept.pop("tool_calls", None)
@@ -176,10 +175,10 @@ def _text(content: Any, *, where: str) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise BadRequestError(where, "it must be text, or a list of parts that are text")
+        raise BadFieldError(where, "it must be text, or a list of parts that are text")
     for place, part in enumerate(content):
         if not isinstance(part, dict) or not isinstance(part.get("text"), str):
-            raise BadRequestError(f"{where}[{place}]", "only parts of type text are served")
+            raise BadFieldError(f"{where}[{place}]", "only parts of type text are served")
     return "".join(part["text"] for part in content)
 
 
@@ -187,9 +186,9 @@ def _stop(body: Mapping[str, Any]) -> tuple[str, ...]:
     found = body.get("stop") or []
     stops = [found] if isinstance(found, str) else found
     if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
-        raise BadRequestError("stop", "it must be a text or a list of texts")
+        raise BadFieldError("stop", "it must be a text or a list of texts")
     if len(stops) > _MOST_STOPS or any(len(stop) > _LONGEST_STOP for stop in stops):
-        raise BadRequestError("stop", f"at most {_MOST_STOPS} texts of {_LONGEST_STOP} characters are served")
+        raise BadFieldError("stop", f"at most {_MOST_STOPS} texts of {_LONGEST_STOP} characters are served")
     return tuple(stops)
 
 
@@ -199,7 +198,7 @@ def _max_tokens(body: Mapping[str, Any]) -> int | None:
         if found is None:
             continue
         if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-            raise BadRequestError(field, "it must be a number of tokens, at least 1")
+            raise BadFieldError(field, "it must be a number of tokens, at least 1")
         return found
     return None
 

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -27,10 +27,10 @@ class _Open:
 
     session: Session
     number: int
-    calls: dict[str, asyncio.Task[Answer]] = field(default_factory=dict)
-    """Those that are being answered, by what they asked."""
+    calls: dict[asyncio.Task[Answer], str] = field(default_factory=dict)
+    """Those that are being answered, each with what it asked."""
     answers: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
-    """The newest, likewise."""
+    """The newest, by what was asked."""
 
 
 class Gateway:
@@ -51,10 +51,7 @@ class Gateway:
                 return await agent(key)
             finally:
                 del self._open[key]
-                calls = list(found.calls.values())
-                for call in calls:
-                    call.cancel()
-                await asyncio.gather(*calls, return_exceptions=True)
+                await _give_up(list(found.calls))
 
     async def answer(
         self, key: str, asked: ChatRequest | TokenRequest, *, identity: str, is_sent_again: bool = False
@@ -63,23 +60,22 @@ class Gateway:
         `is_sent_again`, with the same `identity`, takes the place of the first: that one is given up, or its
         answer is given once more.
 
-        Raises UnknownKeyError, LimitReachedError, BadRequestError, and what the engines raise; CancelledError
+        Raises UnknownKeyError, LimitReachedError, BadFieldError, and what the engines raise; CancelledError
         in a call that is given up.
         """
         if (found := self._open.get(key)) is None:
             raise UnknownKeyError
-        if is_sent_again and (known := found.answers.get(identity)) is not None:
-            return known
-        if is_sent_again and (first := found.calls.get(identity)) is not None:
-            first.cancel()
-            await asyncio.gather(first, return_exceptions=True)
-        call = found.calls[identity] = asyncio.create_task(self._sample(found, asked))
+        if is_sent_again:
+            if (known := found.answers.get(identity)) is not None:
+                return known
+            await _give_up([call for call, of in found.calls.items() if of == identity][-1:])
+        call = asyncio.create_task(self._sample(found, asked))
+        found.calls[call] = identity
         try:
             answer = await call
         finally:
             call.cancel()
-            if found.calls.get(identity) is call:
-                del found.calls[identity]
+            del found.calls[call]
         found.answers[identity] = answer
         while len(found.answers) > _REMEMBERED_ANSWERS:
             found.answers.popitem(last=False)
@@ -95,3 +91,9 @@ class Gateway:
             found.session.give_up(turn)
             raise
         return found.session.take(turn, rollout)
+
+
+async def _give_up(calls: Sequence[asyncio.Task[Answer]]) -> None:
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)

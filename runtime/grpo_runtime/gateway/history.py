@@ -55,12 +55,10 @@ class Exchange:
 def continued(messages: Sequence[Message], *, tools: str, exchanges: Sequence[Exchange]) -> Exchange | None:
     """The exchange with the longest chat that the messages begin with, and go on from; the newest of these.
     None where they continue no exchange."""
-    found: Exchange | None = None
-    for exchange in exchanges:
+    for exchange in sorted(reversed(exchanges), key=lambda known: len(known.chat), reverse=True):
         length = len(exchange.chat)
         if length >= len(messages) or exchange.tools != tools:
             continue
-        begin = tuple(essence(message, stop=exchange.stop) for message in messages[:length])
-        if begin == exchange.chat and (found is None or length >= len(found.chat)):
-            found = exchange
-    return found
+        if tuple(essence(message, stop=exchange.stop) for message in messages[:length]) == exchange.chat:
+            return exchange
+    return None

@@ -1,19 +1,9 @@
 """What was sampled in a session, as it is trained: its own record, whatever anybody reports of the tokens."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from grpo_runtime.rollouts.function.transcript import Transcript
 from grpo_runtime.rollouts.interface import GenerateRequest, Rollout
-
-
-@dataclass(frozen=True)
-class _Sequence:
-    prompt_ids: tuple[int, ...]
-    transcript: Transcript
-
-    def token_ids(self) -> tuple[int, ...]:
-        return (*self.prompt_ids, *self.transcript.token_ids)
 
 
 class Record:
@@ -24,20 +14,23 @@ class Record:
     def __init__(self, *, max_tokens: int) -> None:
         """`max_tokens` is the longest sequence, its prompt included."""
         self._max_tokens = max_tokens
-        self._sequences: list[_Sequence] = []
+        self._sequences: list[Transcript] = []
         self.num_calls = 0
+        self.num_sampled = 0
+        """Tokens that the policy sampled."""
 
     def take(self, call: Rollout) -> None:
         """A call was answered."""
         self.num_calls += 1
+        self.num_sampled += call.num_sampled
         sequence = self._continued_by(call.prompt_ids)
         if sequence is None:
             request = GenerateRequest(call.prompt_ids, seed=0)
             room = self._max_tokens - len(call.prompt_ids)
-            sequence = _Sequence(call.prompt_ids, Transcript(request, max_tokens=room, max_turns=None))
+            sequence = Transcript(request, max_tokens=room, max_turns=None)
             self._sequences.append(sequence)
-        sequence.transcript.add(call.prompt_ids[len(sequence.token_ids()) :])
-        sequence.transcript.take(call)
+        sequence.add(call.prompt_ids[len(sequence.token_ids) :])
+        sequence.take(call)
 
     def would_begin(self, prompt_ids: Sequence[int]) -> bool:
         """Whether a call with this prompt would begin a sequence."""
@@ -47,20 +40,15 @@ class Record:
     def num_sequences(self) -> int:
         return len(self._sequences)
 
-    @property
-    def num_sampled(self) -> int:
-        """Tokens that the policy sampled."""
-        return sum(rollout.num_sampled for rollout in self.rollouts())
-
     def rollouts(self) -> list[Rollout]:
         """The sequences, in the order in which they began."""
-        return [sequence.transcript.rollout() for sequence in self._sequences]
+        return [sequence.rollout() for sequence in self._sequences]
 
-    def _continued_by(self, prompt_ids: Sequence[int]) -> _Sequence | None:
+    def _continued_by(self, prompt_ids: Sequence[int]) -> Transcript | None:
         """The longest sequence that the prompt begins with."""
         found = [
             sequence
             for sequence in self._sequences
-            if tuple(prompt_ids[: len(known := sequence.token_ids())]) == known
+            if tuple(prompt_ids[: len(known := sequence.token_ids)]) == known
         ]
-        return max(found, key=lambda sequence: len(sequence.token_ids()), default=None)
+        return max(found, key=lambda sequence: len(sequence.token_ids), default=None)

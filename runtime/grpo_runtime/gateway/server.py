@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import itertools
-import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -13,9 +12,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from grpo_runtime.engines.serve.http import BadRequestError, bearer_token, read_json
 from grpo_runtime.gateway.answers import AnswerHead, chat_answer, chat_events, generate_answer
 from grpo_runtime.gateway.chat_request import (
-    BadRequestError,
+    BadFieldError,
     ChatRequest,
     TokenRequest,
     canonical,
@@ -57,7 +57,7 @@ class _Routes:
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions."""
 
-        def read(body: Any) -> ChatRequest:
+        def read(body: Mapping[str, Any]) -> ChatRequest:
             return read_chat_request(body, given=self._given)
 
         def write(answer: Answer) -> Response:
@@ -74,7 +74,7 @@ class _Routes:
     async def generate(self, request: Request) -> Response:
         """POST /inference/v1/generate."""
 
-        def read(body: Any) -> TokenRequest:
+        def read(body: Mapping[str, Any]) -> TokenRequest:
             return read_token_request(body, given=self._given, vocab_size=self._vocab_size)
 
         def write(answer: Answer) -> Response:
@@ -98,22 +98,24 @@ class _Routes:
         self,
         request: Request,
         *,
-        read: Callable[[Any], ChatRequest | TokenRequest],
+        read: Callable[[Mapping[str, Any]], ChatRequest | TokenRequest],
         write: Callable[[Answer], Response],
     ) -> Response:
         try:
-            body = await _body(request)
+            body = await read_json(request.receive, max_bytes=_MAX_BODY_BYTES)
             answer = await _while_connected(
                 request,
                 self._gateway.answer(
-                    _key(request),
+                    bearer_token(request.scope),
                     read(body),
                     identity=hashlib.sha256(canonical(body).encode()).hexdigest(),
                     is_sent_again=request.headers.get(_RETRIES_HEADER, "0") != "0",
                 ),
             )
-        except BadRequestError as error:
+        except BadFieldError as error:
             return _error(400, str(error), param=error.field)
+        except BadRequestError as error:
+            return _error(400, str(error))
         except UnknownKeyError:
             return _error(401, "no open session has this key: it ends with its episode")
         except LimitReachedError as error:
@@ -138,23 +140,6 @@ async def _while_connected(request: Request, answering: Awaitable[Answer]) -> An
 async def _left(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-async def _body(request: Request) -> Any:
-    content = bytearray()
-    async for chunk in request.stream():
-        content += chunk
-        if len(content) > _MAX_BODY_BYTES:
-            raise BadRequestError("", f"the body is longer than {_MAX_BODY_BYTES} bytes")
-    try:
-        return json.loads(bytes(content))
-    except ValueError as error:
-        raise BadRequestError("", f"the body is not JSON: {error}") from error
-
-
-def _key(request: Request) -> str:
-    scheme, _, key = request.headers.get("authorization", "").partition(" ")
-    return key.strip() if scheme.lower() == "bearer" else ""
 
 
 async def _not_served(_: Request) -> Response:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_runtime.data.seeds import turn_seed
 from grpo_runtime.errors import KnownError
-from grpo_runtime.gateway.chat_request import BadRequestError, ChatRequest, TokenRequest, same_tools
+from grpo_runtime.gateway.chat_request import BadFieldError, ChatRequest, TokenRequest, same_tools
 from grpo_runtime.gateway.chat_template import ChatTemplate, Message, TemplateRefusesError
 from grpo_runtime.gateway.history import Exchange, continued, essence
 from grpo_runtime.gateway.record import Record
@@ -103,10 +103,10 @@ class Session:
     def begin(self, asked: ChatRequest | TokenRequest) -> Turn:
         """The turn that answers a request. Every turn that begins must be taken, or given up.
 
-        Raises LimitReachedError, and BadRequestError for a chat that the template refuses.
+        Raises LimitReachedError, and BadFieldError for a chat that the template refuses.
         """
         self._began = self.clock() if self._began is None else self._began
-        self._require_limits()
+        self._require_limits(began=self._began)
         prompt_ids = asked.prompt_ids if isinstance(asked, TokenRequest) else self._prompt(asked)
         for name in asked.overridden:
             self.overridden[name] = self.overridden.get(name, 0) + 1
@@ -168,14 +168,13 @@ class Session:
         try:
             return tuple(template.prompt(chat.messages, tools=chat.tools))
         except TemplateRefusesError as error:
-            raise BadRequestError("messages", f"the chat template refuses them ({error})") from error
+            raise BadFieldError("messages", f"the chat template refuses them ({error})") from error
 
-    def _require_limits(self) -> None:
-        limits, record = self.limits, self.record
-        began = self._began if self._began is not None else self.clock()
+    def _require_limits(self, *, began: float) -> None:
+        limits = self.limits
         reached = {
             "turns": _is_reached(len(self._numbers), limits.turns),
-            "tokens": _is_reached(record.num_sampled, limits.tokens),
+            "tokens": _is_reached(self.record.num_sampled, limits.tokens),
             "seconds": _is_reached(self.clock() - began, limits.seconds),
         }
         for name, is_reached in reached.items():
@@ -186,11 +185,7 @@ class Session:
     def _room(self, prompt_ids: Sequence[int], asked: int | None) -> int:
         """Tokens that may be sampled behind a prompt. Raises LimitReachedError."""
         limits, record = self.limits, self.record
-        if (
-            limits.sequences is not None
-            and record.would_begin(prompt_ids)
-            and (record.num_sequences >= limits.sequences)
-        ):
+        if _is_reached(record.num_sequences, limits.sequences) and record.would_begin(prompt_ids):
             self.is_cut = True
             raise LimitReachedError("limits.sequences of this session is reached: go on with the same chat")
         if limits.prompt_tokens is not None and len(prompt_ids) > limits.prompt_tokens:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from grpo_runtime.errors import UserError
+from grpo_runtime.process.background import run_together
 from grpo_runtime.report.metrics import is_own_metric
 from grpo_runtime.rewards.chunk import Column, failed_column
 from grpo_runtime.rewards.kinds import Caller, kind_of
@@ -137,14 +138,10 @@ class RewardPool:
                 )
 
     async def _score(self, chunk: RewardRequest) -> tuple[Column, ...]:
-        calls = [asyncio.create_task(self._call(place, chunk)) for place in range(len(self._callers))]
         try:
-            return tuple(await asyncio.gather(*calls))
+            calls = (self._call(place, chunk) for place in range(len(self._callers)))
+            return tuple(await run_together(calls))
         finally:
-            # one that raises does not end the others
-            for call in calls:
-                call.cancel()
-            await asyncio.gather(*calls, return_exceptions=True)
             current = asyncio.current_task()
             assert current is not None
             self._tasks.discard(current)

@@ -260,7 +260,9 @@ async def test_a_call_that_is_sent_again_takes_the_place_of_the_first_and_is_one
     assert (found.record.num_calls, found.record.num_sampled) == (1, 2)
 
 
-async def test_what_an_agent_still_asks_at_its_end_is_given_up():
+@pytest.mark.parametrize("num_calls", [1, 2])
+async def test_what_an_agent_still_asks_at_its_end_is_given_up(num_calls: int):
+    """Also where it asks the same twice at once."""
     served, policy = held()
     found = session()
     calls = []
@@ -271,11 +273,13 @@ async def test_what_an_agent_still_asks_at_its_end_is_given_up():
                 body = {"model": "policy", "messages": [USER]}
                 return (await client.post("/v1/chat/completions", json=body)).status_code
 
-        calls.append(asyncio.create_task(call()))
-        await policy.begun.wait()
+        for _ in range(num_calls):
+            calls.append(asyncio.create_task(call()))
+            await policy.begun.wait()
+            policy.begun.clear()
 
     async with asyncio.timeout(HUNG_SECONDS):
         await served.gateway.play(found, agent)
-        assert await calls[0] == 499
-    assert policy.num_given_up == 1
+        assert await asyncio.gather(*calls) == [499] * num_calls
+    assert policy.num_given_up == num_calls
     assert found.record.rollouts() == []

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from chats import ADD, END, chat_model, chat_tokenizer, sampled, session, tokens, written
 
-from grpo_runtime.gateway.chat_request import BadRequestError, read_chat_request
+from grpo_runtime.gateway.chat_request import BadFieldError, read_chat_request
 from grpo_runtime.gateway.session import Answer, LimitReachedError, Limits, Session
 
 USER, LOW = {"role": "user", "content": "Guess."}, {"role": "user", "content": "low"}
@@ -190,7 +190,7 @@ def test_a_chat_that_the_template_refuses_is_told():
     template = "{{ raise_exception('no system') }}"
     model = chat_model()
     object.__setattr__(model.template, "template", template)
-    with pytest.raises(BadRequestError, match=r"messages: the chat template refuses them .*no system"):
+    with pytest.raises(BadFieldError, match=r"messages: the chat template refuses them .*no system"):
         session(model=model).begin(read_chat_request({"messages": [USER]}, given={}))
 
 

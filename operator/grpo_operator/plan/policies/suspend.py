@@ -40,9 +40,9 @@ def suspend(draft: Draft, observed: Observed, now: datetime) -> Draft:
 
 
 def _stays_left_alone(draft: Draft, observed: Observed) -> bool:
-    """Whether nothing suspends a job that is left alone, and no suspension of it ends. Once it has begun,
-    what Kueue decides holds whoever can read the spec. Before that it asks for no quota, and says why it
-    cannot begin."""
+    """Whether nothing suspends a job that is left alone, and no suspension of it ends. A job that has begun
+    follows Kueue's decisions also where its spec cannot be read. One that has not begun asks for no quota,
+    and says why it cannot begin."""
     job, status = observed.job, draft.status
     if status.attempt > 0 and is_in_queue(status):
         return False

@@ -44,10 +44,10 @@ async def read_body(receive: Receive, *, max_bytes: int) -> bytes:
             return bytes(body)
 
 
-async def read_json(receive: Receive) -> Mapping[str, Any]:
-    """The request body as a JSON object of at most MAX_BODY_BYTES."""
+async def read_json(receive: Receive, *, max_bytes: int = MAX_BODY_BYTES) -> Mapping[str, Any]:
+    """The request body as a JSON object."""
     try:
-        parsed = json.loads(await read_body(receive, max_bytes=MAX_BODY_BYTES))
+        parsed = json.loads(await read_body(receive, max_bytes=max_bytes))
     except ValueError as error:
         raise BadRequestError(f"the body is not JSON: {error}") from error
     if not isinstance(parsed, dict):

@@ -21,6 +21,7 @@ from grpo_runtime.gateway.server import application
 from grpo_runtime.gateway.serving import served
 from grpo_runtime.gateway.session import ChatModel, Limits
 from grpo_runtime.model.completion_decoder import CompletionDecoder
+from grpo_runtime.process.background import run_together
 from grpo_runtime.process.user_code import FunctionFile
 from grpo_runtime.rollouts.agents.source import Agent, AgentOptions
 from grpo_runtime.rollouts.collect import Source, Take
@@ -64,17 +65,11 @@ class Shared:
         shared: list[list[Group]] = [[] for _ in self._sources]
         for group in groups:
             shared[self.place_of(group)].append(group)
-        making = [
-            asyncio.ensure_future(source.sample(share, take=take, stays_awake=True))
+        await run_together(
+            source.sample(share, take=take, stays_awake=True)
             for source, share in zip(self._sources, shared, strict=True)
             if share
-        ]
-        try:
-            await asyncio.gather(*making)
-        finally:
-            for each in making:
-                each.cancel()
-            await asyncio.gather(*making, return_exceptions=True)
+        )
         if not stays_awake:
             await self._engines.rest()
 

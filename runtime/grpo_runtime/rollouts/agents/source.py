@@ -4,10 +4,9 @@ Each completion is an episode with a session of the gateway. What the agent aske
 what is trained, whatever its client made of it.
 """
 
-import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from grpo_runtime.errors import UserError
@@ -19,6 +18,7 @@ from grpo_runtime.rollouts.collect import Source
 from grpo_runtime.rollouts.function.function_process import FunctionProcess, Said
 from grpo_runtime.rollouts.function.shared_process import HANG_SECONDS, SharedProcess
 from grpo_runtime.rollouts.function.tries import PAUSES_SECONDS, Sample, Tries
+from grpo_runtime.rollouts.function.worker import worker_config
 from grpo_runtime.rollouts.interface import Engines, FunctionFailedError, Rollout
 
 logger = logging.getLogger(__name__)
@@ -52,11 +52,9 @@ class Agent(SharedProcess):
         pauses_seconds: Sequence[float] = PAUSES_SECONDS,
         hang_seconds: float = HANG_SECONDS,
     ) -> None:
-        file = None if options.file is None else asdict(options.file)
-        config = {"function": options.function, "file": file, "field": options.field}
         program = WorkerProgram(
             module="grpo_runtime.rollouts.agents.worker",
-            config=json.dumps(config, default=str),
+            config=worker_config(options.function, options.file, field=options.field),
             what=f"{options.field}: starting its agent",
         )
         super().__init__(program, hang_seconds=hang_seconds)

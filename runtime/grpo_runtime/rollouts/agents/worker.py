@@ -19,7 +19,7 @@ from openai import AsyncOpenAI
 from grpo_runtime.process.line_worker import Lines, serve
 from grpo_runtime.process.user_code import accepted
 from grpo_runtime.rollouts.function.conversation import Ask
-from grpo_runtime.rollouts.function.worker import Conversations, UserFunction, coroutine_of
+from grpo_runtime.rollouts.function.worker import Conversations, UserFunction, find_function
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +38,7 @@ class Task:
 
 def main(arguments: list[str]) -> int:
     """Serve until the requests end; returns the exit code."""
-    return serve(arguments, load=find_agent, answer=_answer)
-
-
-def find_agent(config: dict[str, Any]) -> UserFunction:
-    """The coroutine function that CONFIG names. Raises UserError when there is none."""
-    return coroutine_of(config, field=config["field"])
+    return serve(arguments, load=find_function, answer=_answer)
 
 
 def _answer(agent: UserFunction, lines: Lines, runner: asyncio.Runner) -> None:

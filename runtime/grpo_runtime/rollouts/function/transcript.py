@@ -38,7 +38,7 @@ class Transcript:
             self._is_terminated = False
             return None
         return GenerateRequest(
-            (*self._request.prompt_ids, *self._token_ids),
+            self.token_ids,
             seed=turn_seed(self._request.seed, turn=self._num_turns),
             is_evaluation=self._request.is_evaluation,
             max_tokens=min(self._room, max_tokens or self._room),
@@ -60,8 +60,8 @@ class Transcript:
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """Tokens of the completion so far."""
-        return tuple(self._token_ids)
+        """Prompt and completion so far."""
+        return (*self._request.prompt_ids, *self._token_ids)
 
     @property
     def num_turns(self) -> int:

@@ -5,11 +5,10 @@ waiting for any other completion. Several calls of `sample` may run at the same 
 process of the function.
 """
 
-import json
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from grpo_runtime.errors import UserError
@@ -22,7 +21,7 @@ from grpo_runtime.rollouts.function.shared_process import HANG_SECONDS, SharedPr
 from grpo_runtime.rollouts.function.transcript import Transcript
 from grpo_runtime.rollouts.function.tries import PAUSES_SECONDS, Sample, Tries
 from grpo_runtime.rollouts.function.turn_sampler import TurnSampler
-from grpo_runtime.rollouts.function.worker import FIELD
+from grpo_runtime.rollouts.function.worker import FIELD, worker_config
 from grpo_runtime.rollouts.interface import Engines, FunctionFailedError, GenerateRequest, Rollout
 
 T = TypeVar("T")
@@ -59,7 +58,7 @@ class RolloutFunction(SharedProcess):
     ) -> None:
         program = WorkerProgram(
             module="grpo_runtime.rollouts.function.worker",
-            config=worker_config(options),
+            config=worker_config(options.function, options.file, field=FIELD),
             what=f"{FIELD}: starting it",
         )
         super().__init__(program, hang_seconds=hang_seconds)
@@ -184,9 +183,3 @@ def _failure(said: Said, sample: Sample) -> FunctionFailedError:
         f"{FIELD}: the function raised {said['error']} for {sample.row} in step {sample.group.step + 1}: "
         "catch what a tool may raise"
     )
-
-
-def worker_config(options: FunctionOptions) -> str:
-    """The first argument of the worker, as JSON."""
-    file = None if options.file is None else asdict(options.file)
-    return json.dumps({"function": options.function, "file": file}, default=str)

@@ -1,7 +1,7 @@
 """The process that runs the user's rollout function, for any number of conversations at a time.
 
 It is started as `python -m grpo_runtime.rollouts.function.worker CONFIG PARENT`. CONFIG is what
-`turns.worker_config` writes, and PARENT is the process that starts it: the worker ends when that one does.
+`worker_config` writes, and PARENT is the process that starts it: the worker ends when that one does.
 
 Its requests and replies are lines of JSON over its pipes. Each names a conversation by its `id`, and each
 conversation goes its own way:
@@ -19,14 +19,16 @@ conversation goes its own way:
 
 import asyncio
 import inspect
+import json
 import sys
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from grpo_runtime.errors import UserError
 from grpo_runtime.process.line_worker import Lines, failure_reply, serve
-from grpo_runtime.process.user_code import accepted, load_either
+from grpo_runtime.process.user_code import FunctionFile, accepted, load_either
 from grpo_runtime.rollouts.function.conversation import Ask, Conversation, Turn
 
 UserFunction = Callable[..., Coroutine[Any, Any, object]]
@@ -49,14 +51,15 @@ def _answer(function: UserFunction, lines: Lines, runner: asyncio.Runner) -> Non
     runner.run(Conversations(converse, lines).serve())
 
 
+def worker_config(function: str | None, file: FunctionFile | None, *, field: str) -> str:
+    """CONFIG of a function that is at `function` or in `file`, and which errors call `field`."""
+    written = None if file is None else asdict(file)
+    return json.dumps({"function": function, "file": written, "field": field}, default=str)
+
+
 def find_function(config: dict[str, Any]) -> UserFunction:
     """The coroutine function that CONFIG names. Raises UserError when there is none."""
-    return coroutine_of(config, field=FIELD)
-
-
-def coroutine_of(config: dict[str, Any], *, field: str) -> UserFunction:
-    """The coroutine function that CONFIG names, for `field` of the job. Raises UserError when there is
-    none."""
+    field = config["field"]
     function = load_either(config["function"], config["file"], field=field)
     if not inspect.iscoroutinefunction(function):
         raise UserError(f"{field}: the function is no coroutine: write `async def`, and await its turns")
