@@ -5,7 +5,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, Never, TypeVar
 
 from grpo_runtime.gateway.chat_request import ChatRequest, TokenRequest
 from grpo_runtime.gateway.session import Answer, ChatModel, Session
@@ -31,6 +31,8 @@ class _Open:
     """Those that are being answered, each with what it asked."""
     answers: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
     """The newest, by what was asked."""
+    failed: asyncio.Future[Never] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    """Has the error of the engines, once they failed for one of its calls."""
 
 
 class Gateway:
@@ -43,15 +45,18 @@ class Gateway:
 
     async def play(self, session: Session, agent: Callable[[str], Awaitable[T]]) -> T:
         """Run an agent, which gets the key of the session. The session is open for as long, and what it
-        still asks at the end is not answered."""
+        still asks at the end is not answered. Raises what the engines raise for one of its calls, which ends
+        the agent."""
         key = secrets.token_urlsafe(24)
         with self._sampler.joined() as number:
             found = self._open[key] = _Open(session, number)
+            playing = asyncio.ensure_future(agent(key))
             try:
-                return await agent(key)
+                await asyncio.wait({playing, found.failed}, return_when=asyncio.FIRST_COMPLETED)
+                return found.failed.result() if found.failed.done() else playing.result()
             finally:
                 del self._open[key]
-                await _give_up(list(found.calls))
+                await _give_up([playing, found.failed, *found.calls])
 
     async def answer(
         self, key: str, asked: ChatRequest | TokenRequest, *, identity: str, is_sent_again: bool = False
@@ -87,13 +92,15 @@ class Gateway:
             return found.session.cut(turn)
         try:
             rollout = await self._sampler.sample(found.number, turn.request)
-        except BaseException:
+        except BaseException as error:
             found.session.give_up(turn)
+            if isinstance(error, Exception) and not found.failed.done():
+                found.failed.set_exception(error)
             raise
         return found.session.take(turn, rollout)
 
 
-async def _give_up(calls: Sequence[asyncio.Task[Answer]]) -> None:
+async def _give_up(calls: Sequence[asyncio.Future[Any]]) -> None:
     for call in calls:
         call.cancel()
     await asyncio.gather(*calls, return_exceptions=True)

@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from grpo_runtime.engines.serve.http import BadRequestError, bearer_token, read_json
+from grpo_runtime.errors import KnownError
 from grpo_runtime.gateway.answers import AnswerHead, chat_answer, chat_events, generate_answer
 from grpo_runtime.gateway.chat_request import (
     BadFieldError,
@@ -120,6 +121,9 @@ class _Routes:
             return _error(401, "no open session has this key: it ends with its episode")
         except LimitReachedError as error:
             return _error(429, str(error))
+        except KnownError as error:
+            # of the engines: the agent is ended with it
+            return _error(503, str(error))
         return write(answer) if answer is not None else Response(status_code=_CLIENT_LEFT)
 
 

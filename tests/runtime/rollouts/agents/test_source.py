@@ -19,7 +19,7 @@ from grpo_runtime.gateway.session import Limits
 from grpo_runtime.rollouts.agents.source import Agent, AgentOptions
 from grpo_runtime.rollouts.function.turn_sampler import TurnSampler
 from grpo_runtime.rollouts.group import Group
-from grpo_runtime.rollouts.interface import FunctionFailedError, GenerateRequest, Rollout
+from grpo_runtime.rollouts.interface import FunctionFailedError, GenerateRequest, Rollout, RolloutLostError
 
 
 @pytest.fixture(autouse=True)
@@ -155,6 +155,18 @@ async def test_an_agent_that_always_fails_ends_the_run_with_its_words(agent: str
 async def test_an_agent_that_does_not_end_is_given_up_at_its_deadline():
     with pytest.raises(FunctionFailedError, match="environment game: the agent failed"):
         await play("hangs", Policy(counts_up), timeout_seconds=0.5)
+
+
+async def test_engines_that_fail_are_told_as_such_and_no_agent_is_tried_again():
+    class LostPolicy(Policy):
+        async def generate(self, requests: Any, *, stays_awake: bool) -> Any:
+            self.requests += requests
+            raise RolloutLostError("no engine for 60 s")
+
+    policy = LostPolicy(counts_up)
+    with pytest.raises(RolloutLostError, match="no engine for 60 s"):
+        await play("guesses", policy, columns={"high": "1"})
+    assert len(policy.requests) <= len(SEEDS)
 
 
 async def test_an_agent_that_calls_nothing_is_told_what_to_call():
