@@ -52,7 +52,8 @@ class Gateway:
             found = self._open[key] = _Open(session, number)
             playing = asyncio.ensure_future(agent(key))
             try:
-                await asyncio.wait({playing, found.failed}, return_when=asyncio.FIRST_COMPLETED)
+                either: set[asyncio.Future[Any]] = {playing, found.failed}
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 return found.failed.result() if found.failed.done() else playing.result()
             finally:
                 del self._open[key]
