@@ -29,8 +29,9 @@ format: setup ## Format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix --quiet .
 generate: setup ## Write what is generated: the CRD, the chart's copy of it, tables of docs/reference.md
 	@$(BIN)/python -m grpo_api.crd && $(BIN)/python tests/contract/reference_tables.py
-check: setup ## Check format, lint, types, imports, and that the generated CRD is fresh; changes nothing
-	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python -m grpo_api.crd --check
+check: setup ## Check format, lint, types, imports, the layout, and that the generated CRD is fresh; changes nothing
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python -m grpo_api.crd --check \
+	  && $(BIN)/pytest -q -p no:cacheprovider tests/arch
 requirements: uv ## Compile the hash-pinned requirement files again (versions move only with UPGRADE=--upgrade)
 	@compile() { uv pip compile --quiet $(UPGRADE) --generate-hashes --no-emit-index-url --no-header --python-version 3.11 "$$@"; }; \
 	linux="--python-platform x86_64-manylinux_2_28 --override runtime/requirements.overrides.txt"; cpu="--override runtime/requirements-cpu.overrides.txt"; \

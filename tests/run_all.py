@@ -124,7 +124,11 @@ TEST: Sequence[Sequence[Lane]] = (
         ],
         [
             Part("check", ("make", "check"), 1200),
-            Part("pure and contract tests", (*PYTEST, *SIDE_BY_SIDE, "2", "-m", PURE, "tests", "e2e"), 4500),
+            Part(
+                "pure and contract tests",
+                (*PYTEST, *SIDE_BY_SIDE, "2", "-m", PURE, "--ignore=tests/arch", "tests", "e2e"),
+                4500,
+            ),
             Part("other real engines", (*PYTEST, "-m", "engine and not matrix", *OTHER_ENGINES), 2400),
         ],
     ],

@@ -50,6 +50,7 @@ TESTED_BY = {
     "runtime/grpo_runtime/export/hub.py": "upload",
     "runtime/grpo_runtime/gateway/answers.py": "server",
     "runtime/grpo_runtime/gateway/chat_request.py": "server",
+    "runtime/grpo_runtime/gateway/gateway.py": "server",
     "runtime/grpo_runtime/local/command.py": "local_run",
     "runtime/grpo_runtime/local/describe.py": "validate",
     "runtime/grpo_runtime/local/documents.py": "validate",
