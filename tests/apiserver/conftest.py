@@ -13,7 +13,7 @@ from grpo_cluster.waiting import wait_until
 
 from .api_server import Jobs, Kubectl, own_instance
 from .fake_kubelet import FakeKubelet
-from .operator_harness import Namespace, OperatorProcess, killed_at_the_end
+from .operator_harness import OPERATORS, Namespace, OperatorProcess, killed_at_the_end
 
 CRD = Path(__file__).parents[2] / "crds" / "grpojobs.yaml"
 
@@ -36,6 +36,12 @@ def kubeconfig() -> Iterator[Path]:
             yield settings.kubeconfig
         finally:
             lifecycle.down(settings)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_fork_outlives_the_session() -> Iterator[None]:
+    yield
+    OPERATORS.close()
 
 
 @pytest.fixture(scope="session")

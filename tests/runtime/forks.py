@@ -59,9 +59,11 @@ class Fork:
 
 
 class ScriptServer:
-    """The process that forks; it starts with the first fork."""
+    """The process that forks; it starts with the first fork. It has imported a module, or else what every
+    rank needs."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, module: str | None = None) -> None:
+        self._module = module
         self._process: subprocess.Popen[str] | None = None
 
     def start(
@@ -94,8 +96,9 @@ class ScriptServer:
             # where Python does not buffer, a line and its end are two writes, between which another rank may
             # write
             environment = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
+            command = [sys.executable, str(Path(__file__).with_name("script_server.py"))]
             self._process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("script_server.py"))],
+                command if self._module is None else [*command, self._module],
                 env=environment | {"OMP_NUM_THREADS": "1"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -1,12 +1,13 @@
 """Runs scripts of tests as forks of one process that has imported what they need: importing torch and
 transformers takes longer than most of them run.
 
-`python script_server.py` reads requests from stdin, a line of JSON each, and answers each with a line: to a
-script the process id of the fork that runs it, and to such an id with the exit code of the fork once it has
-ended. `forks` has the other side.
+`python script_server.py [MODULE]` imports the module, or else what every rank needs. It reads requests from
+stdin, a line of JSON each, and answers each with a line: to a script the process id of the fork that runs it,
+and to such an id with the exit code of the fork once it has ended. `forks` has the other side.
 """
 
 import contextlib
+import importlib
 import json
 import os
 import runpy
@@ -21,9 +22,13 @@ from grpo_runtime.process.lasting_imports import lasting_imports
 from grpo_runtime.process.lifetime import die_with
 
 
-def serve() -> None:
+def serve(module: str | None) -> None:
     """Run what stdin asks for until it ends."""
-    import_for_every_rank()
+    if module is None:
+        import_for_every_rank()
+    else:
+        with lasting_imports():
+            importlib.import_module(module)
     for line in sys.stdin:
         request = json.loads(line)
         if "ended" in request:
@@ -109,4 +114,4 @@ def run(request: dict[str, Any]) -> int:
 if __name__ == "__main__":
     # as a pod's process 1 has it, whatever started the tests
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
-    serve()
+    serve(sys.argv[1] if len(sys.argv) > 1 else None)
