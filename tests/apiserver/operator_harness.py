@@ -24,7 +24,7 @@ from grpo_operator.cluster.client import FIELD_MANAGER
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
 
-from forks import Fork, ScriptServer  # noqa: E402 - found on the path above
+from forks import Fork, ScriptServer
 
 OPERATORS = ScriptServer(module="grpo_operator.cli")
 """Forks every operator of this test session."""
@@ -155,8 +155,7 @@ class OperatorProcess:
         where = ["--all-namespaces"] if is_everywhere else ["-n", self._namespace.name]
         arguments = [*where, "--leader-elect=false", *extra]
         arguments += ["--kubeconfig", str(self._kubeconfig), "--runtime-image", "example.test/runtime:1"]
-        self._log.touch()
-        start = self._log.stat().st_size
+        start = self._log.stat().st_size if self._log.exists() else 0
         process = self._process = OPERATORS.start(
             PROGRAM, *arguments, environment=os.environ, output=self._log
         )

@@ -1,5 +1,5 @@
-"""Real rollout engines for tests marked `engine`: the pod's own entry point, as a process of this machine.
-And the end of processes that a failed test left."""
+"""Real rollout engines for tests marked `engine`: the pod's own entry point, as a process of this machine or
+as a fork of one that has imported vLLM. And the end of processes that a failed test left."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,6 +19,9 @@ from grpo_api.contract.weight_sync_choice import with_backend
 from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import parse_job
 from grpo_runtime.local.ports import free_ports
+
+if TYPE_CHECKING:
+    from forks import Fork
 
 # for the helpers beside this file
 sys.path.insert(0, str(Path(__file__).parent))
@@ -36,10 +39,11 @@ def no_process_outlives_its_test() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_fork_outlives_the_session() -> Iterator[None]:
-    from forks import SCRIPT_SERVER
+    from forks import SCRIPT_SERVER, VLLM_SERVER
 
     yield
     SCRIPT_SERVER.close()
+    VLLM_SERVER.close()
 
 
 def run_config(
@@ -93,7 +97,7 @@ def run_config(
 class EngineProcess:
     """A rollout pod without the pod. `model_dir` holds the weights it started with."""
 
-    process: subprocess.Popen[bytes]
+    process: "subprocess.Popen[bytes] | Fork"
     name: str
     port: int
     folder: Path
@@ -145,6 +149,7 @@ class EngineProcess:
 
 
 POD = ("-m", "grpo_runtime.engines.serve.main")
+FORKED_POD = (str(Path(__file__).with_name("vllm_command.py")), "rollout")
 
 
 def start_engine(
@@ -153,12 +158,13 @@ def start_engine(
     name: str,
     port: int = 0,
     run: RunConfig | None = None,
-    program: Sequence[str] = POD,
+    program: Sequence[str] | None = None,
+    is_forked: bool = False,
     variables: Mapping[str, str] | None = None,
     arguments: Sequence[str] = (),
 ) -> EngineProcess:
-    """Start an engine without waiting for it. Files and tokens go to `folder`. `variables` and `arguments`
-    are those that not every pod has."""
+    """Start an engine without waiting for it. Files and tokens go to `folder`. `program` is a script in place
+    of the pod's. `variables` and `arguments` are those that not every pod has."""
     folder.mkdir(parents=True, exist_ok=True)
     run_json = (run or run_config()).model_dump_json(by_alias=True)
     (folder / "run.json").write_text(run_json)
@@ -179,11 +185,24 @@ def start_engine(
         "VLLM_CACHE_ROOT": str(folder / "cache" / "vllm"),
         **(variables or {}),
     }
-    command = [sys.executable, *program, "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--termination-log", str(folder / "termination-log"), *arguments]
+    options = ["--host", "127.0.0.1", "--port", str(port)]
+    options += ["--termination-log", str(folder / "termination-log"), *arguments]
+    if is_forked:
+        from forks import VLLM_SERVER
+
+        script, *command = program or FORKED_POD
+        forked = VLLM_SERVER.start(
+            Path(script), *command, *options, environment=environment, output=folder / "log"
+        )
+        return EngineProcess(forked, name, port, folder, "data-secret", "admin-secret")
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(
-            command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+            [sys.executable, *(program or POD), *options],
+            env=environment,
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
         )
     return EngineProcess(process, name, port, folder, "data-secret", "admin-secret")
 
@@ -195,11 +214,15 @@ def running_engine(
     name: str,
     port: int = 0,
     is_awaited: bool = True,
-    program: Sequence[str] = POD,
+    program: Sequence[str] | None = None,
+    is_forked: bool = True,
     **run: Any,
 ) -> Iterator[EngineProcess]:
     """An engine that is live inside the block (unless it is not awaited) and ended after it."""
-    with _ended(start_engine(folder, name=name, port=port, run=run_config(**run), program=program)) as engine:
+    engine = start_engine(
+        folder, name=name, port=port, run=run_config(**run), program=program, is_forked=is_forked
+    )
+    with _ended(engine):
         if is_awaited:
             engine.wait_until_live()
         yield engine
@@ -255,8 +278,9 @@ def start_nodes() -> Callable[..., AbstractContextManager[tuple[EngineProcess, .
 
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    """One engine for all tests that leave it alive. Each test speaks as an attempt of its own."""
-    with running_engine(tmp_path_factory.mktemp("engine"), name="engine-0") as started:
+    """One engine for all tests that leave it alive, and a process of its own as a pod's is. Each test speaks
+    as an attempt of its own."""
+    with running_engine(tmp_path_factory.mktemp("engine"), name="engine-0", is_forked=False) as started:
         yield started
 
 

@@ -1,10 +1,11 @@
 """Whether the rollout engine behind a port of this machine lives, and waiting until it does."""
 
-import subprocess
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+
+from started_processes import Started
 
 from grpo_api.contract.endpoints import ROLLOUT_LIVE_PATH
 
@@ -20,7 +21,7 @@ def is_live(port: int) -> bool:
         return False
 
 
-def wait_until_live(port: int, process: subprocess.Popen[bytes], *, log: Path) -> None:
+def wait_until_live(port: int, process: Started, *, log: Path) -> None:
     """Return once it lives; fail with the end of its `log` when `process` has ended, or takes too long."""
     deadline = time.monotonic() + START_SECONDS
     while not is_live(port):

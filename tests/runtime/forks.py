@@ -44,6 +44,12 @@ class Fork:
         if self.poll() is None:
             signal.pidfd_send_signal(self._handle, number)
 
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
     def fileno(self) -> int:
         """Readable once it has ended, until its exit code is asked for."""
         return self._handle
@@ -86,6 +92,7 @@ class ScriptServer:
             "errors": str(errors or output),
             "needs_deepspeed": strategy.startswith("ZeRO"),
         }
+        output.touch()
         fork = Fork(self.ask(request), self)
         STARTED.append(fork)
         return fork
@@ -122,7 +129,10 @@ class ScriptServer:
 
 
 SCRIPT_SERVER = ScriptServer()
-"""Of this test session."""
+"""Of this test session, for what runs without vLLM."""
+VLLM_SERVER = ScriptServer(module="vllm_imports")
+"""Of this test session, for pods with a real engine: importing torch and vLLM takes them longer than most of
+them run."""
 
 
 def start_ranks(

@@ -100,7 +100,9 @@ def run(request: dict[str, Any]) -> int:
     os.environ.update(request["environment"])
     script = Path(request["script"])
     sys.argv = [str(script), *request["arguments"]]
-    sys.path.insert(0, str(script.parent))
+    # Python looks at the variable when it starts
+    more = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[:0] = [str(script.parent), *more]
     try:
         runpy.run_path(str(script), run_name="__main__")
     except SystemExit as end:

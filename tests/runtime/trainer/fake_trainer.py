@@ -5,53 +5,13 @@
 
 import asyncio
 import functools
-import json
 import os
 import sys
 import threading
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-
-def supervise_with_fakes(termination_log: str, port: str, rendezvous_port: str) -> int:
-    """The supervisor. Its fork server is forked here, before the supervisor starts threads, and waits to be
-    told to begin."""
-    from grpo_runtime.supervisor.supervisor import SupervisorOptions, supervise
-
-    read, write = os.pipe()
-    if (fork_server := os.fork()) == 0:
-        os.close(write)
-        run_fork_server(read)
-    os.close(read)
-
-    def begin(environment: Mapping[str, str], run_dir: Path) -> int:
-        with os.fdopen(write, "w") as order:
-            json.dump({"environment": dict(environment), "run_dir": str(run_dir)}, order)
-        return fork_server
-
-    options = SupervisorOptions(
-        port=int(port),
-        rendezvous_port=int(rendezvous_port),
-        termination_log=Path(termination_log),
-        start_fork_server=begin,
-    )
-    return supervise(os.environ, options=options)
-
-
-def run_fork_server(orders: int) -> NoReturn:
-    """Fork the ranks once told to; end if the supervisor has ended without."""
-    from grpo_runtime.supervisor.fork_server import fork_ranks
-
-    with os.fdopen(orders) as file:
-        text = file.read()
-    if not text:
-        os._exit(1)
-    order = json.loads(text)
-    os.environ.clear()
-    os.environ.update(order["environment"])
-    run_dir = Path(order["run_dir"])
-    fork_ranks(lambda: import_rank_with_fakes(run_dir), run_dir=run_dir)
+from forked_supervisor import supervise_forked
 
 
 def import_rank_with_fakes(run_dir: Path) -> Any:
@@ -86,4 +46,4 @@ def import_rank_with_fakes(run_dir: Path) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(supervise_with_fakes(*sys.argv[1:]))
+    sys.exit(supervise_forked(*sys.argv[1:], import_rank=import_rank_with_fakes))

@@ -1,4 +1,5 @@
-"""A whole job without a cluster: real engines, a real trainer pod, each the process its pod would run."""
+"""A whole job without a cluster: real engines, a real trainer pod, each the process its pod would run, or a
+fork of one that has imported what they need."""
 
 import os
 import subprocess
@@ -9,28 +10,34 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine_life import wait_until_live
+from forks import VLLM_SERVER, Fork
 from pod_builder import free_port, rollout_environment
-from trainer_pod import TrainerPod
+from trainer_pod import REAL, TrainerPod
 
 from grpo_api.contract.environment import Env
 from grpo_api.contract.run_config import RunConfig
 
 CLI = (sys.executable, "-m", "grpo_runtime.cli")
+FORKED_CLI = Path(__file__).parents[1] / "vllm_command.py"
+Process = subprocess.Popen[bytes] | Fork
 
 
 @dataclass(frozen=True)
 class LocalEngines:
     """Running engines; `host` is what GRPO_ROLLOUT_HOST must say."""
 
-    processes: tuple[subprocess.Popen[bytes], ...]
+    processes: tuple[Process, ...]
     host: str
 
 
 @contextmanager
-def local_engines(folder: Path, run: RunConfig, *, count: int) -> Iterator[LocalEngines]:
+def local_engines(
+    folder: Path, run: RunConfig, *, count: int, is_forked: bool = True
+) -> Iterator[LocalEngines]:
     """`count` engines of `run`, live inside the block and ended after it."""
+    start = _fork_engine if is_forked else _start_engine
     ports = [free_port() for _ in range(count)]
-    processes = [_start_engine(folder, run, index=index, port=port) for index, port in enumerate(ports)]
+    processes = [start(folder, run, index=index, port=port) for index, port in enumerate(ports)]
     try:
         for index, port in enumerate(ports):
             wait_until_live(port, processes[index], log=folder / f"engine-{index}.log")
@@ -48,8 +55,13 @@ def start_trainer(
     *,
     attempt: int = 1,
     environment: Mapping[str, str] | None = None,
+    is_forked: bool = True,
 ) -> TrainerPod:
-    """The trainer pod of `run`, with the command of its container; it has its own engines or these."""
+    """The trainer pod of `run`, which has its own engines or these. It is forked, or the process of its
+    container's command; this also where colocated engines have processes of their own, which import vLLM."""
+    more = {**({Env.ROLLOUT_HOST: engines.host} if engines else {}), **(environment or {})}
+    if is_forked and not run.engine_has_own_process:
+        return TrainerPod(folder, run, attempt=attempt, fork=REAL, environment=more)
     return TrainerPod(
         folder,
         run,
@@ -58,13 +70,28 @@ def start_trainer(
             *(*CLI, "trainer", "--termination-log", log),
             *("--port", port, "--rendezvous-port", rendezvous_port),
         ],
-        environment={**({Env.ROLLOUT_HOST: engines.host} if engines else {}), **(environment or {})},
+        environment=more,
     )
 
 
-def _start_engine(folder: Path, run: RunConfig, *, index: int, port: int) -> subprocess.Popen[bytes]:
+def _start_engine(folder: Path, run: RunConfig, *, index: int, port: int) -> Process:
+    environment, log, options = _engine(folder, run, index=index, port=port)
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [*CLI, "rollout", *options], env=os.environ | environment, stdout=output, stderr=output
+        )
+
+
+def _fork_engine(folder: Path, run: RunConfig, *, index: int, port: int) -> Process:
+    environment, log, options = _engine(folder, run, index=index, port=port)
+    return VLLM_SERVER.start(
+        FORKED_CLI, "rollout", *options, environment=os.environ | environment, output=log
+    )
+
+
+def _engine(folder: Path, run: RunConfig, *, index: int, port: int) -> tuple[dict[str, str], Path, list[str]]:
+    """Environment, log and options of a rollout pod."""
     environment = rollout_environment(folder, run, instance=f"engine-{index}")
-    log = folder / f"engine-{index}.termination-log"
-    command = [*CLI, "rollout", "--host", "127.0.0.1", "--port", str(port), "--termination-log", str(log)]
-    with (folder / f"engine-{index}.log").open("ab") as output:
-        return subprocess.Popen(command, env=os.environ | environment, stdout=output, stderr=output)
+    termination_log = folder / f"engine-{index}.termination-log"
+    options = ["--host", "127.0.0.1", "--port", str(port), "--termination-log", str(termination_log)]
+    return environment, folder / f"engine-{index}.log", options

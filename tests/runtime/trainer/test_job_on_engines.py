@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def engines(folder: Path) -> Iterator[LocalEngines]:
-    with local_engines(folder, copy_job(steps=1), count=2) as started:
+    with local_engines(folder, copy_job(steps=1), count=2, is_forked=False) as started:
         yield started
 
 
@@ -61,7 +61,7 @@ class CompleteJob:
 def complete(folder: Path, engines: LocalEngines) -> CompleteJob:
     """A job that completes its few steps, too few to learn the task. The weight of its reward is -1, so that
     what engines sampled and what the reward function gave is seen to pass the weight."""
-    trainer = start_trainer(folder, copy_job(steps=STEPS, weight=-1.0), engines)
+    trainer = start_trainer(folder, copy_job(steps=STEPS, weight=-1.0), engines, is_forked=False)
     trainer.wait_until(lambda progress: progress.step >= 1)
     shown = shown_by_processes(folder)
     code, message = trainer.end()

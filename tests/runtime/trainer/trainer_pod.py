@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from forks import SCRIPT_SERVER, Fork
+from forks import SCRIPT_SERVER, VLLM_SERVER, Fork, ScriptServer
 from pod_builder import free_port, trainer_environment
 from started_processes import STARTED
 
@@ -19,12 +19,15 @@ from grpo_runtime.supervisor.fork_server import find_ranks
 DEADLINE_SECONDS = 600.0
 
 
+FAKES = (SCRIPT_SERVER, Path(__file__).with_name("fake_trainer.py"))
+REAL = (VLLM_SERVER, Path(__file__).with_name("vllm_trainer.py"))
+"""What forks a trainer pod, and its script: over FakeEngines, or with engines as its job has them."""
 MakeCommand = Callable[[str, str, str], list[str]]
 """From termination log, port and rendezvous port to the command of a pod."""
 
 
 class TrainerPod:
-    """One attempt of a job whose output lies in `folder`; over FakeEngines unless `command` says otherwise.
+    """One attempt of a job whose output lies in `folder`, a fork or the process of a `command`.
 
     With `hang_at` the FakeEngines never finish the generation of that step.
     """
@@ -38,6 +41,7 @@ class TrainerPod:
         node_index: int = 0,
         rendezvous_port: int | None = None,
         hang_at: int | None = None,
+        fork: tuple[ScriptServer, Path] = FAKES,
         command: MakeCommand | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
@@ -52,8 +56,9 @@ class TrainerPod:
         log = folder / f"log-{self._name}"
         self.process: subprocess.Popen[bytes] | Fork
         if command is None:
-            self.process = SCRIPT_SERVER.start(
-                Path(__file__).with_name("fake_trainer.py"),
+            server, script = fork
+            self.process = server.start(
+                script,
                 *places,
                 environment=variables,
                 output=log,

@@ -52,7 +52,9 @@ def start_moe(start: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
         folder = tmp_path_factory.mktemp("moe")
         model = folder / "cache" / "model"
         write_tiny_moe(model)
-        made: AbstractContextManager[Any] = start(folder, name=name, model_source=f"file://{model}", **run)
+        made: AbstractContextManager[Any] = start(
+            folder, name=name, is_forked=False, model_source=f"file://{model}", **run
+        )
         return made
 
     return start_moe

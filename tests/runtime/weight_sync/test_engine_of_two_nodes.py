@@ -55,5 +55,5 @@ async def test_a_sync_reaches_both_stages_of_a_pipeline_in_one_pod(
     start: Any, engine: Any, attempt: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("stages")
-    with start(folder, name="engine-of-two-stages", pipeline_parallel_size=2) as two_stages:
+    with start(folder, name="engine-of-two-stages", pipeline_parallel_size=2, is_forked=False) as two_stages:
         await assert_it_samples_as_one_worker_does(two_stages, one=engine, attempt=attempt, num_workers=2)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.engine
 def engine_of_two(start: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The last test here kills a part of it."""
     folder = tmp_path_factory.mktemp("two")
-    with start(folder, name="engine-of-two", tensor_parallel_size=2) as started:
+    with start(folder, name="engine-of-two", tensor_parallel_size=2, is_forked=False) as started:
         yield started
 
 

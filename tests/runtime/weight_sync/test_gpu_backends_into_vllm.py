@@ -33,6 +33,7 @@ def engine(start: Any, tmp_path: Path, num_workers: int, named: WeightSyncBacken
         tmp_path,
         name="engine-of-gpus",
         program=PROGRAM,
+        is_forked=num_workers == 1,
         tensor_parallel_size=num_workers,
         weight_sync_backend=named,
     ) as started:

@@ -53,6 +53,7 @@ def engine(start: Any, tmp_path: Path, chosen: tuple[str, int]) -> Iterator[Any]
         tmp_path,
         name="engine-of-vllm",
         program=(str(Path(__file__).with_name(PROGRAMS[name])),),
+        is_forked=num_workers == 1,
         tensor_parallel_size=num_workers,
         weight_sync_backend=WeightSyncBackend.VLLM_NATIVE,
         vllm_engine=name,

@@ -2,9 +2,8 @@
 
 import itertools
 import json
+import os
 import shutil
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from disk_in_a_folder import JOB
+from forks import VLLM_SERVER
 from pod_builder import free_port
 from policy_builder import changed_policy, weights_of
 from polling import wait_until
@@ -34,6 +34,7 @@ from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
 pytestmark = pytest.mark.engine
 
+FORKED_CLI = Path(__file__).parents[2] / "vllm_command.py"
 TOKEN = "a-token-of-the-tests"
 PROMPT = [10, 20, 30, 5]
 NUM_TOKENS = 8
@@ -49,10 +50,9 @@ class FollowingServer:
         command = ["follow", "--source", source, "--token", str(token), "--host", "127.0.0.1"]
         command += ["--cache", str(folder / "cache"), "--port", str(self._port), "--interval-seconds", "0.2"]
         command += [*options, "--", "--max-model-len", "64"]
-        with (folder / "follow.log").open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "grpo_runtime.cli", *command], stdout=log, stderr=log
-            )
+        self.process = VLLM_SERVER.start(
+            FORKED_CLI, *command, environment=os.environ, output=folder / "follow.log"
+        )
 
     def log(self) -> str:
         return (self._folder / "follow.log").read_text()

@@ -192,7 +192,9 @@ def termination(engine: Any) -> TerminationMessage:
 
 
 def test_a_stop_is_heard_before_the_engine_is_up_and_leaves_nothing(start: Any, tmp_path: Path) -> None:
-    manager: AbstractContextManager[Any] = start(tmp_path / "spare", name="spare", is_awaited=False)
+    manager: AbstractContextManager[Any] = start(
+        tmp_path / "spare", name="spare", is_awaited=False, is_forked=False
+    )
     with manager as engine:
         _wait_for(lambda: "EngineCore" in engine.log(), seconds=120)
         assert engine.stop() == ExitCode.TERMINATED
@@ -202,7 +204,9 @@ def test_a_stop_is_heard_before_the_engine_is_up_and_leaves_nothing(start: Any, 
 
 
 def test_a_killed_server_takes_its_engine_with_it(start: Any, tmp_path: Path) -> None:
-    manager: AbstractContextManager[Any] = start(tmp_path / "spare", name="spare", is_awaited=False)
+    manager: AbstractContextManager[Any] = start(
+        tmp_path / "spare", name="spare", is_awaited=False, is_forked=False
+    )
     with manager as engine:
         _wait_for(lambda: "(EngineCore pid=" in engine.log(), seconds=120)
         engine.process.kill()
