@@ -31,6 +31,7 @@ def kubeconfig() -> Iterator[Path]:
             wait_until(
                 lambda: "grpojob" in kubectl.run("api-resources", "--api-group=grpo.dev", check=False),
                 timeout_seconds=30,
+                poll_seconds=0.3,
                 what="the API server to serve GRPOJobs",
             )
             yield settings.kubeconfig

@@ -300,6 +300,7 @@ def test_kubectl_explain_tells_what_the_docstrings_tell(kubectl: Kubectl):
     wait_until(
         lambda: bool(explained("algorithm.groupSize")),
         timeout_seconds=30,
+        poll_seconds=0.3,
         what="the schema of GRPOJobs to be published",
     )
     told = explained("algorithm.groupSize")

@@ -33,12 +33,12 @@ class ServedCrd:
         ]
         change.append({"op": "replace", "path": f"{SCHEMA}/spec/x-kubernetes-validations", "value": kept})
         self._kubectl.run("patch", "crd", "grpojobs.grpo.dev", "--type=json", "-p", json.dumps(change))
-        wait_until("the older CRD is taken up", lambda: self._num_served() == 0)
+        wait_until("the older CRD is taken up", lambda: self._num_served() == 0, poll_seconds=0.3)
 
     def install(self) -> None:
         """Install the operator's own."""
         self._kubectl.run("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
-        wait_until("the CRD is taken up", lambda: self._num_served() == len(LACKING))
+        wait_until("the CRD is taken up", lambda: self._num_served() == len(LACKING), poll_seconds=0.3)
 
     def _num_served(self) -> int:
         found = json.loads(self._kubectl.run("get", "--raw", "/openapi/v3/apis/grpo.dev/v1alpha1"))

@@ -48,6 +48,7 @@ def install_kueue(kubectl: Kubectl) -> None:
         wait_until(  # of one that is new, kubectl finds no conditions
             f"the CRD of {kind.name} is established",
             lambda waited=waited: kubectl.run(*waited, check=False),
+            poll_seconds=0.3,
         )
     for kind, name, content in (
         (RESOURCE_FLAVORS, "gpu", {"spec": FLAVOR}),
@@ -57,6 +58,7 @@ def install_kueue(kubectl: Kubectl) -> None:
         wait_until(
             f"{kind.name}s are served",
             lambda item=item: kubectl.run("apply", "-f", "-", stdin=yaml.safe_dump(item), check=False),
+            poll_seconds=0.3,
         )
 
 
