@@ -10,12 +10,10 @@ from grpo_scenarios.namespace import Namespace
 
 LONGEST_FIRST = (
     "kills",
-    "colocated",
-    "learning",
-    "causes",
-    "fields_of_grpo",
     "install",
-    "gang",
+    "fields_of_grpo",
+    "colocated",
+    "causes",
     "pod_template",
 )
 

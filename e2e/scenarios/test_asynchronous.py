@@ -11,7 +11,7 @@ from grpo_scenarios.kill import KILL_A_RANK
 from grpo_scenarios.namespace import Namespace, copy_job, volume_claim
 from grpo_scenarios.pace import hurry, slow_down
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.matrix]
 
 JOB, CLAIM = "ahead", "runs"
 STEPS, MAX_STALENESS = 40, 2

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.cluster
 
 MATRIX = {
     *("oom-rank", "dataset-without-column", "empty-dataset", "reward-module-missing", "fleet-lost"),
-    *("engine-never-ready", "reward-crashing", "gradient-not-finite"),
+    *("engine-never-ready", "reward-crashing", "gradient-not-finite", "wrong-model-path"),
 }
 """Causes that come the same way as another one, and whose sentences other tests cover."""
 EMPTY_REASONS = {"", "Error", "Unknown", "UnexpectedError"}

@@ -1,5 +1,8 @@
-"""Fields beside the basic ones arrive on pods: losses, a reference, an evaluation, a reward service with a
-Secret, completions of several turns."""
+"""Fields beside the basic ones arrive on pods: two trainer pods, which start and restart together, losses, a
+reference, an evaluation, a reward service with a Secret, completions of several turns.
+
+The first two tests share a job and run in the order they are written in.
+"""
 
 import re
 from pathlib import Path
@@ -34,8 +37,9 @@ class Judge(BaseHTTPRequestHandler):
 
 HTTPServer(("", {PORT}), Judge).serve_forever()
 """
-STEPS = 6
+STEPS = 24
 """Of 16 prompts each, which are all that the copy task has."""
+CLAIM = "fields"
 
 
 def judge(image: str) -> list[Object]:
@@ -57,11 +61,14 @@ def judge(image: str) -> list[Object]:
     ]
 
 
-def test_losses_a_reference_an_evaluation_and_a_service_are_those_of_the_job(namespace: Namespace) -> None:
-    job = copy_job(
-        "fields",
-        claim="fields",
-        dataset={"eval": {"source": "builtin://reverse", "everySteps": 3, "maxPrompts": 8}},
+@pytest.fixture(scope="module")
+def job(namespace: Namespace) -> str:
+    """On two trainer pods, with losses, a reference, an evaluation and a service."""
+    name = "fields"
+    wanted = copy_job(
+        name,
+        claim=CLAIM,
+        dataset={"eval": {"source": "builtin://reverse", "everySteps": 6, "maxPrompts": 8}},
         algorithm={
             "lossType": "cispo",
             "minibatches": 2,
@@ -69,26 +76,58 @@ def test_losses_a_reference_an_evaluation_and_a_service_are_those_of_the_job(nam
             "kl": {"beta": 0.02, "refSync": {"everySteps": 4}},
         },
         sampling={"topP": 0.9},
-        trainer={"processesPerNode": 1},
+        trainer={"numNodes": 2, "processesPerNode": 1},
         rollout={"replicas": 1},
     )
-    del job["spec"]["algorithm"]["steps"]
-    job["spec"]["algorithm"]["epochs"] = STEPS
+    del wanted["spec"]["algorithm"]["steps"]
+    wanted["spec"]["algorithm"]["epochs"] = STEPS
     service = {"url": f"http://{JUDGE}:{PORT}/score", "headersSecret": "judge-access"}
-    job["spec"]["rewards"].append({"name": JUDGE, "service": service, "maxFailureShare": 0, "weight": 0.1})
-    namespace.apply(volume_claim("fields"), *judge(namespace.target.runtime_image), job)
-    status = namespace.wait_for_finish("fields")
+    wanted["spec"]["rewards"].append({"name": JUDGE, "service": service, "maxFailureShare": 0, "weight": 0.1})
+    namespace.apply(volume_claim(CLAIM), *judge(namespace.target.runtime_image), wanted)
+    return name
 
-    assert condition(namespace.job("fields"), "Complete") == "True", namespace.describe()
+
+def uids(namespace: Namespace, job: str, role: str) -> dict[str, str]:
+    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in namespace.pods_of(job, role)}
+
+
+def test_two_trainer_pods_train_together_and_the_loss_of_one_restarts_both(
+    job: str, namespace: Namespace
+) -> None:
+    namespace.wait_for_step(job, 3)
+    first = uids(namespace, job, "trainer")
+    assert len(first) == 2 and namespace.status(job)["trainer"]["summary"] == "2/2"
+    engines = uids(namespace, job, "rollout")
+    assert len(engines) == 1
+
+    namespace.delete_pod(next(name for name in first if name.endswith("-1")), is_graceful=False)
+    namespace.wait_until(lambda: namespace.status(job)["attempt"] == 2, "attempt 2", timeout_seconds=90)
+    namespace.wait_until(
+        lambda: len(uids(namespace, job, "trainer")) == 2, "two new trainer pods", timeout_seconds=90
+    )
+    assert not set(uids(namespace, job, "trainer").values()) & set(first.values())
+    # The engine outlives the trainers: it is not made again for them.
+    assert uids(namespace, job, "rollout") == engines
+
+    status = namespace.wait_for_finish(job)
+    assert condition(namespace.job(job), "Complete") == "True", namespace.describe()
+    assert (status["restarts"], status["disruptions"]) == (0, 1)
+
+
+def test_losses_a_reference_an_evaluation_and_a_service_are_those_of_the_job(
+    job: str, namespace: Namespace
+) -> None:
+    status = namespace.wait_for_finish(job)
     assert status["progress"] == f"{STEPS}/{STEPS}"
-    steps = [record.values for record in namespace.metrics("fields")]
+    steps = [record.values for record in namespace.metrics(CLAIM)]
     assert len(steps) == STEPS
     assert all(values["rewards/judge/failures"] == 0 < values["rewards/judge/mean"] < 4 for values in steps)
     assert {values["entropy_coef"] for values in steps} == {0.01}
     # the second minibatch of the first step has left the reference by one update
     assert all(values["kl"] > 0 for values in steps) and steps[0]["kl"] < 0.01
-    assert [number for number, values in enumerate(steps, 1) if "eval/reward" in values] == [3, 6]
-    assert TOKEN not in namespace.describe() + str(namespace.job("fields"))
+    evaluated = [number for number, values in enumerate(steps, 1) if "eval/reward" in values]
+    assert evaluated == list(range(6, STEPS + 1, 6))
+    assert TOKEN not in namespace.describe() + str(namespace.job(job))
 
 
 @pytest.mark.matrix

@@ -1,5 +1,5 @@
 """The release is installed, upgraded, removed and installed again while a job runs, and the job is not
-affected.
+affected: from `kubectl apply` to its model directory, and to its deletion.
 
 The tests share the job and run in the order they are written in.
 """
@@ -19,20 +19,21 @@ pytestmark = pytest.mark.cluster
 JOB = "copy"
 CLAIM = "checkpoints"
 OPERATOR = "app.kubernetes.io/name=grpo-operator"
-FIRST_STEPS, STEPS = 3, 100
+FIRST_STEPS, STEPS, MAX_STALENESS = 3, 100, 2
 PACE_SECONDS = 1.0
 """The job runs long enough and uses little of the machine."""
 
 
 @pytest.fixture(scope="module")
 def job(namespace: Namespace) -> str:
-    """A job of one rank and one engine that runs as long as all tests of this file."""
+    """A job of one rank and one engine that runs as long as all tests of this file, and samples ahead."""
     small = copy_job(
         JOB,
         claim=CLAIM,
         algorithm={"steps": STEPS, "promptsPerStep": 2},
         trainer={"processesPerNode": 1},
         rollout={"replicas": 1},
+        **{"async": {"maxStaleness": MAX_STALENESS}},
     )
     namespace.apply(slow_down(small, seconds=PACE_SECONDS), volume_claim(CLAIM), small)
     namespace.wait_for_step(JOB, FIRST_STEPS, timeout_seconds=300)
@@ -130,7 +131,31 @@ def test_a_new_release_continues_the_job_and_it_completes(job: str, namespace: N
     assert (status["attempt"], status["restarts"], status["disruptions"]) == (1, 0, 0)
     (trainer,) = namespace.pods(f"grpo.dev/job={job},grpo.dev/role=trainer")
     assert pods[trainer["metadata"]["name"]] == trainer["metadata"]["uid"]
-    assert [record.attempt for record in namespace.metrics(CLAIM)] == [1] * STEPS
+    metrics = namespace.metrics(CLAIM)
+    assert [(record.step, record.attempt) for record in metrics] == [(n, 1) for n in range(1, STEPS + 1)]
+    assert status["progress"] == f"{STEPS}/{STEPS}"
+    assert condition(namespace.job(job), "Failed") == "False"
+    header, row = namespace.kubectl("get", "grpojobs", job).splitlines()
+    printed = dict(zip(header.split(), row.split(), strict=True))
+    assert float(printed["REWARD"]) == pytest.approx(metrics[-1].values["reward"], abs=5e-4)
+    model = namespace.output_folder(CLAIM) / "model"
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {file.name for file in model.iterdir()}
+
+
+def test_it_sampled_ahead_and_trained_nothing_that_is_too_old(job: str, namespace: Namespace) -> None:
+    shown = namespace.status(job)["async"]
+    assert 0 < float(shown["meanStaleness"]) <= shown["maxStaleness"] <= MAX_STALENESS
+    steps = [record.values for record in namespace.metrics(CLAIM)]
+    staleness = [values["async/staleness/max"] for values in steps]
+    assert max(staleness) <= MAX_STALENESS and sum(staleness) > STEPS / 2
+    assert max(values.get("sync/max_probe_error", 0.0) for values in steps) <= 1e-4
+
+
+def test_deleting_a_job_removes_its_children_even_without_an_operator(job: str, namespace: Namespace) -> None:
+    assert namespace.children(job)
+    namespace.scale_operator(0)
+    namespace.kubectl("delete", "grpojob", job)
+    namespace.wait_until(lambda: not namespace.children(job), "no child of the job", timeout_seconds=60)
 
 
 def upgrade(namespace: Namespace, *values: str) -> None:

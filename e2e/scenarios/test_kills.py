@@ -150,6 +150,10 @@ def test_after_all_kills_the_job_completes_and_has_learned_its_task(job: str, na
     assert sum(record.values["reward"] for record in metrics[:10]) / 10 < 0.1
     assert sum(record.values["reward"] for record in metrics[-10:]) / 10 >= 0.6
     assert max(record.values.get("sync/max_probe_error", 0.0) for record in metrics) <= 1e-4
+    # the engines' logprobs of all sampled tokens, not only of the probe
+    difference = "sampling/sampling_logp_difference/max"
+    assert max(record.values.get(difference, 0.0) for record in metrics) <= 1e-4
+    assert {1.0, 2.0} == {found for record in metrics if (found := record.values.get("sync/engines"))}
 
 
 def is_ready(namespace: Namespace, pod: str) -> bool:

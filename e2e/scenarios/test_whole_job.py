@@ -1,4 +1,5 @@
-"""A job from `kubectl apply` to its model directory, and to its deletion."""
+"""A job from `kubectl apply` to its model directory, and the same job again. `make test` has the parts of it in
+test_install.py and test_kills.py."""
 
 import base64
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from grpo_demo.follow import condition
 from grpo_runtime.report.metrics_file import MetricsRecord
 from grpo_scenarios.namespace import Namespace, Object, copy_job, volume_claim
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.matrix]
 
 JOB = "copy"
 CLAIM = "checkpoints"
@@ -79,7 +80,6 @@ def test_no_token_is_in_a_log_or_an_object(run: FinishedRun, namespace: Namespac
         assert base64.b64decode(token).decode() not in shown
 
 
-@pytest.mark.matrix
 def test_the_same_job_again_gives_the_same_tokens_rewards_and_weights_to_the_last_bit(
     run: FinishedRun, namespace: Namespace
 ) -> None:
@@ -96,15 +96,6 @@ def test_the_same_job_again_gives_the_same_tokens_rewards_and_weights_to_the_las
             namespace.output_folder(claim) / "checkpoints/step-000020" / file for claim in (CLAIM, AGAIN)
         )
         assert one.read_bytes() == other.read_bytes()
-
-
-def test_deleting_a_job_removes_its_children_even_without_an_operator(
-    run: FinishedRun, namespace: Namespace
-) -> None:
-    assert namespace.children(JOB)
-    namespace.scale_operator(0)
-    namespace.kubectl("delete", "grpojob", JOB)
-    namespace.wait_until(lambda: not namespace.children(JOB), "no child of the job", timeout_seconds=60)
 
 
 def repeatable(record: MetricsRecord) -> dict[str, float]:
