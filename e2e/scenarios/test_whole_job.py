@@ -1,4 +1,4 @@
-"""A job from `kubectl apply` to its model directory, and the same job again. `make test` has the parts of it in
+"""A job from `kubectl apply` to its model directory, and the same job again. `make test` has its parts in
 test_install.py and test_kills.py."""
 
 import base64
