@@ -65,10 +65,9 @@ class Fork:
 
 
 class ScriptServer:
-    """The process that forks; it starts with the first fork. It has imported a module, or else what every
-    rank needs."""
+    """The process that forks, when it has imported a module; it starts with the first fork."""
 
-    def __init__(self, *, module: str | None = None) -> None:
+    def __init__(self, *, module: str) -> None:
         self._module = module
         self._process: subprocess.Popen[str] | None = None
 
@@ -103,9 +102,8 @@ class ScriptServer:
             # where Python does not buffer, a line and its end are two writes, between which another rank may
             # write
             environment = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
-            command = [sys.executable, str(Path(__file__).with_name("script_server.py"))]
             self._process = subprocess.Popen(
-                command if self._module is None else [*command, self._module],
+                [sys.executable, str(Path(__file__).with_name("script_server.py")), self._module],
                 env=environment | {"OMP_NUM_THREADS": "1"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -128,7 +126,7 @@ class ScriptServer:
             self._process = None
 
 
-SCRIPT_SERVER = ScriptServer()
+SCRIPT_SERVER = ScriptServer(module="imports_of_ranks")
 """Of this test session, for what runs without vLLM."""
 VLLM_SERVER = ScriptServer(module="vllm_imports")
 """Of this test session, for pods with a real engine: importing torch and vLLM takes them longer than most of

@@ -1,9 +1,9 @@
 """Runs scripts of tests as forks of one process that has imported what they need: importing torch and
 transformers takes longer than most of them run.
 
-`python script_server.py [MODULE]` imports the module, or else what every rank needs. It reads requests from
-stdin, a line of JSON each, and answers each with a line: to a script the process id of the fork that runs it,
-and to such an id with the exit code of the fork once it has ended. `forks` has the other side.
+`python script_server.py MODULE` imports the module. It reads requests from stdin, a line of JSON each, and
+answers each with a line: to a script the process id of the fork that runs it, and to such an id with the exit
+code of the fork once it has ended. `forks` has the other side.
 """
 
 import contextlib
@@ -13,7 +13,6 @@ import os
 import runpy
 import signal
 import sys
-import tempfile
 import traceback
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,10 @@ from grpo_runtime.process.lasting_imports import lasting_imports
 from grpo_runtime.process.lifetime import die_with
 
 
-def serve(module: str | None) -> None:
+def serve(module: str) -> None:
     """Run what stdin asks for until it ends."""
-    if module is None:
-        import_for_every_rank()
-    else:
-        with lasting_imports():
-            importlib.import_module(module)
+    with lasting_imports():
+        importlib.import_module(module)
     for line in sys.stdin:
         request = json.loads(line)
         if "ended" in request:
@@ -38,23 +34,6 @@ def serve(module: str | None) -> None:
                 import_deepspeed()
             answer = start(request)
         print(answer, flush=True)
-
-
-def import_for_every_rank() -> None:
-    """What runs need at their beginning and at their end."""
-    with lasting_imports(), tempfile.TemporaryDirectory() as folder:
-        # pyarrow looks for it when it makes a first table
-        import pandas  # noqa: F401
-        import peft  # noqa: F401
-
-        import grpo_runtime.report.page
-        import grpo_runtime.supervisor.supervisor
-        import grpo_runtime.trainer.rank
-        import grpo_runtime.trainer.strategy.fsdp2  # noqa: F401
-        from grpo_runtime.model.tiny import write_tiny_model
-
-        # transformers makes its tables of models when it saves a first one
-        write_tiny_model(Path(folder))
 
 
 def import_deepspeed() -> None:
@@ -116,4 +95,4 @@ def run(request: dict[str, Any]) -> int:
 if __name__ == "__main__":
     # as a pod's process 1 has it, whatever started the tests
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
-    serve(sys.argv[1] if len(sys.argv) > 1 else None)
+    serve(sys.argv[1])

@@ -9,15 +9,10 @@ _KIND = engine_kind()
 os.environ.update(_KIND.environment())
 _KIND.import_colocated()
 
-import pandas  # noqa: E402, F401 - pyarrow looks for it when it makes a first table
+import imports_of_ranks  # noqa: E402, F401
 
 import grpo_runtime.cli  # noqa: E402
 import grpo_runtime.engines.fleet.fleet  # noqa: E402
 import grpo_runtime.engines.serve.main  # noqa: E402
 import grpo_runtime.engines.vllm.server  # noqa: E402
-import grpo_runtime.model.tiny  # noqa: E402
-import grpo_runtime.report.page  # noqa: E402
-import grpo_runtime.supervisor.supervisor  # noqa: E402
-import grpo_runtime.trainer.rank  # noqa: E402
-import grpo_runtime.trainer.strategy.fsdp2  # noqa: E402
 import grpo_runtime.weight_sync.backend_of_run  # noqa: E402, F401
