@@ -14,9 +14,16 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 from grpo_runtime.errors import UserError
+from grpo_runtime.process.confinement import (
+    hide,
+    secret_folders,
+    warn_where_nothing_is_hidden,
+    without_credentials,
+)
 from grpo_runtime.process.lifetime import die_with
 
 T = TypeVar("T")
@@ -35,14 +42,14 @@ class WorkerFailedError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerProgram:
-    """What a worker runs: `python -m MODULE CONFIG PARENT`."""
+    """What a worker runs: `python -m MODULE CONFIG PARENT HIDDEN`."""
 
     module: str
     config: str
     what: str
     """Errors say that this could not be started."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Added to that of the parent."""
+    """Added to that of the parent, of which a worker gets all but credentials."""
     start_timeout_seconds: float = START_TIMEOUT_SECONDS
 
 
@@ -57,12 +64,15 @@ class LineProcess:
         """Raises UserError when the process does not find the user's function, and WorkerFailedError when it
         ends or takes too long."""
         program = self._program
+        hidden = secret_folders(os.environ)
+        warn_where_nothing_is_hidden(tuple(hidden))
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", program.module, program.config, str(os.getpid())),
+            json.dumps([str(folder) for folder in hidden]),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=_MAX_LINE_BYTES,
-            env=os.environ | dict(program.environment),
+            env=without_credentials(os.environ) | dict(program.environment),
             # a process group of its own, so that what the function starts ends with it
             start_new_session=True,
         )
@@ -212,11 +222,12 @@ def serve(
     load: Callable[[Any], T],
     answer: Callable[[T, Lines, asyncio.Runner], None],
 ) -> int:
-    """The program of a worker, whose `arguments` are CONFIG and PARENT: `answer` gets what `load` makes of
-    CONFIG, and reads requests until they end or the parent does. Returns the exit code. A UserError of `load`
-    is reported to the parent."""
-    written_config, parent_pid = arguments
+    """The program of a worker, whose `arguments` are CONFIG, PARENT and HIDDEN, the folders that it is not to
+    read: `answer` gets what `load` makes of CONFIG, and reads requests until they end or the parent does.
+    Returns the exit code. A UserError of `load` is reported to the parent."""
+    written_config, parent_pid, hidden = arguments
     die_with(int(parent_pid))
+    hide([Path(folder) for folder in json.loads(hidden)])
     config = json.loads(written_config)
     # the loop comes before the user's module, which may begin a task as it is imported
     with asyncio.Runner() as runner:

@@ -1,7 +1,7 @@
 """The worker processes of one reward function: the group that calls them, and the program that they run.
 
-A worker is started as `python -m grpo_runtime.rewards.worker CONFIG PARENT`. CONFIG is what `worker_config`
-writes, and PARENT is the process that starts it: the worker ends when that one does. Requests and rewards are
+A worker is started as `python -m grpo_runtime.rewards.worker CONFIG PARENT HIDDEN`, as `process.line_worker`
+says. CONFIG is what `worker_config` writes. Requests and rewards are
 JSON lines over its pipes. Its first line says whether it found the function; after that it answers every line
 with one line.
 

@@ -1,7 +1,7 @@
 """The process that runs the user's rollout function, for any number of conversations at a time.
 
-It is started as `python -m grpo_runtime.rollouts.function.worker CONFIG PARENT`. CONFIG is what
-`worker_config` writes, and PARENT is the process that starts it: the worker ends when that one does.
+It is started as `python -m grpo_runtime.rollouts.function.worker CONFIG PARENT HIDDEN`, as
+`process.line_worker` says. CONFIG is what `worker_config` writes.
 
 Its requests and replies are lines of JSON over its pipes. Each names a conversation by its `id`, and each
 conversation goes its own way:
