@@ -3,10 +3,11 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
-from grpo_runtime.engines.serve.http import BadRequestError
 from grpo_runtime.gateway.chat_template import Message
+from grpo_runtime.gateway.own_parameters import OWN, BadFieldError, OwnParameters, read_own_parameters
 
 REFUSED = {
     "structured_outputs": "a grammar would change the distribution that is trained",
@@ -41,12 +42,16 @@ JOB_DECIDES = (
 _LONGEST_STOP, _MOST_STOPS = 256, 16
 
 
-class BadFieldError(BadRequestError):
-    """A request that is not served. `field` names what is wrong in it."""
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """Who decides how a session is sampled."""
 
-    def __init__(self, field: str, why: str) -> None:
-        super().__init__(f"{field}: {why}")
-        self.field = field
+    given: Mapping[str, float] = MappingProxyType({})
+    """The job's values of JOB_DECIDES: a request that asks for one of these overrides nothing."""
+    vocab_size: int
+    """Token ids are below it."""
+    is_trained: bool = True
+    """Whether the job decides. Otherwise each request does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +70,8 @@ class ChatRequest:
     has_token_ids: bool = False
     overridden: tuple[str, ...] = ()
     """Fields that the request has and the job decides."""
+    own: OwnParameters | None = None
+    """Those of a session that is not trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,42 +82,37 @@ class TokenRequest:
     stop: tuple[str, ...] = ()
     max_tokens: int | None = None
     overridden: tuple[str, ...] = ()
+    own: OwnParameters | None = None
 
 
-def read_token_request(
-    body: Mapping[str, Any], *, given: Mapping[str, float], vocab_size: int
-) -> TokenRequest:
-    """The request to /inference/v1/generate with this body; else as `read_chat_request`. Token ids are below
-    `vocab_size`."""
+def read_token_request(body: Mapping[str, Any], *, terms: Terms) -> TokenRequest:
+    """The request to /inference/v1/generate with this body; else as `read_chat_request`."""
     if body.get("stream"):
         raise BadFieldError("stream", "whole answers are served here")
     ids = body.get("token_ids")
     if not isinstance(ids, list) or not ids or not all(type(token) is int for token in ids):
         raise BadFieldError("token_ids", "it must be a list of token ids")
-    if not all(0 <= token < vocab_size for token in ids):
-        raise BadFieldError("token_ids", f"tokenizer and model have the ids from 0 to {vocab_size - 1}")
+    if not all(0 <= token < terms.vocab_size for token in ids):
+        raise BadFieldError("token_ids", f"tokenizer and model have the ids from 0 to {terms.vocab_size - 1}")
     parameters = body.get("sampling_params") or {}
     if not isinstance(parameters, dict):
         raise BadFieldError("sampling_params", "it must be an object")
-    _refuse(parameters)
+    _refuse(parameters, terms=terms)
     return TokenRequest(
         prompt_ids=tuple(ids),
         stop=_stop(parameters),
         max_tokens=_max_tokens(parameters),
-        overridden=_overridden(parameters, given=given),
+        overridden=_overridden(parameters, terms=terms),
+        own=_own(parameters, terms=terms),
     )
 
 
-def read_chat_request(body: Mapping[str, Any], *, given: Mapping[str, float]) -> ChatRequest:
-    """The request with this body, parsed from JSON. `given` are the job's values of JOB_DECIDES: a request
-    that asks for one of these overrides nothing.
-
-    Raises BadFieldError.
-    """
-    _refuse(body)
+def read_chat_request(body: Mapping[str, Any], *, terms: Terms) -> ChatRequest:
+    """The request with this body, parsed from JSON. Raises BadFieldError."""
+    _refuse(body, terms=terms)
     choice = body.get("tool_choice") or "auto"
     tools = _objects(body, "tools") if choice != "none" else ()
-    overridden = _overridden(body, given=given)
+    overridden = _overridden(body, terms=terms)
     if choice not in ("auto", "none"):
         # a grammar would make the reply a call
         overridden = (*overridden, "tool_choice")
@@ -126,18 +128,27 @@ def read_chat_request(body: Mapping[str, Any], *, given: Mapping[str, float]) ->
         has_logprobs=bool(body.get("logprobs")),
         has_token_ids=bool(body.get("return_token_ids")),
         overridden=overridden,
+        own=_own(body, terms=terms),
     )
 
 
-def _refuse(asked: Mapping[str, Any]) -> None:
+def _refuse(asked: Mapping[str, Any], *, terms: Terms) -> None:
     for field, why in REFUSED.items():
+        if not terms.is_trained and field in OWN:
+            continue
         if asked.get(field) is not None and asked[field] not in _NOTHING.get(field, ()):
             raise BadFieldError(field, why)
 
 
-def _overridden(asked: Mapping[str, Any], *, given: Mapping[str, float]) -> tuple[str, ...]:
+def _overridden(asked: Mapping[str, Any], *, terms: Terms) -> tuple[str, ...]:
+    if not terms.is_trained:
+        return ()
     named = {name: asked[name] for name in JOB_DECIDES if asked.get(name) is not None}
-    return tuple(name for name, value in named.items() if value != given.get(name))
+    return tuple(name for name, value in named.items() if value != terms.given.get(name))
+
+
+def _own(asked: Mapping[str, Any], *, terms: Terms) -> OwnParameters | None:
+    return None if terms.is_trained else read_own_parameters(asked, vocab_size=terms.vocab_size)
 
 
 def _objects(body: Mapping[str, Any], field: str) -> tuple[dict[str, Any], ...]:

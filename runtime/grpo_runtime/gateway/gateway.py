@@ -3,7 +3,8 @@
 import asyncio
 import secrets
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Never, TypeVar
 
@@ -43,21 +44,49 @@ class Gateway:
         self._sampler = sampler
         self._open: dict[str, _Open] = {}
 
-    async def play(self, session: Session, agent: Callable[[str], Awaitable[T]]) -> T:
+    async def play(self, session: Session, agent: Callable[[str], Awaitable[T]]) -> T | None:
         """Run an agent, which gets the key of the session. The session is open for as long, and what it
-        still asks at the end is not answered. Raises what the engines raise for one of its calls, which ends
-        the agent."""
+        still asks at the end is not answered. None where it has not ended within `limits.seconds` of the
+        session: the calls that are being sampled then are answered, and the agent is cancelled.
+
+        Raises what the engines raise for one of its calls, which ends the agent.
+        """
         key = secrets.token_urlsafe(24)
         with self._sampler.joined() as number:
             found = self._open[key] = _Open(session, number)
             playing = asyncio.ensure_future(agent(key))
             try:
                 either: set[asyncio.Future[Any]] = {playing, found.failed}
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-                return found.failed.result() if found.failed.done() else playing.result()
+                seconds = session.limits.seconds
+                done, _ = await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    session.end_late()
+                    # its time is the agent's, and what engines are slow with is worth its wait
+                    last = asyncio.gather(*found.calls, return_exceptions=True)
+                    await asyncio.wait({*either, last}, return_when=asyncio.FIRST_COMPLETED)
+                if found.failed.done():
+                    return found.failed.result()
+                return playing.result() if playing.done() else None
             finally:
                 del self._open[key]
                 await _give_up([playing, found.failed, *found.calls])
+
+    @asynccontextmanager
+    async def beside(self, key: str, session: Session) -> AsyncIterator[str]:
+        """Open another session of the agent that has the session with this key, for as long; gives the key of
+        the other one. What it still asks at the end is not answered."""
+        first = self._find(key)
+        other = secrets.token_urlsafe(24)
+        found = self._open[other] = _Open(session, first.number, failed=first.failed)
+        try:
+            yield other
+        finally:
+            del self._open[other]
+            await _give_up([*found.calls])
+
+    def session(self, key: str) -> Session:
+        """The open session with this key. Raises UnknownKeyError."""
+        return self._find(key).session
 
     async def answer(
         self, key: str, asked: ChatRequest | TokenRequest, *, identity: str, is_sent_again: bool = False
@@ -69,8 +98,7 @@ class Gateway:
         Raises UnknownKeyError, LimitReachedError, BadFieldError, and what the engines raise; CancelledError
         in a call that is given up.
         """
-        if (found := self._open.get(key)) is None:
-            raise UnknownKeyError
+        found = self._find(key)
         if is_sent_again:
             if (known := found.answers.get(identity)) is not None:
                 return known
@@ -86,6 +114,11 @@ class Gateway:
         while len(found.answers) > _REMEMBERED_ANSWERS:
             found.answers.popitem(last=False)
         return answer
+
+    def _find(self, key: str) -> _Open:
+        if (found := self._open.get(key)) is None:
+            raise UnknownKeyError
+        return found
 
     async def _sample(self, found: _Open, asked: ChatRequest | TokenRequest) -> Answer:
         turn = found.session.begin(asked)

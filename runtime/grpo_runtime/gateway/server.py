@@ -5,7 +5,8 @@ import hashlib
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -16,14 +17,15 @@ from grpo_runtime.engines.serve.http import BadRequestError, bearer_token, read_
 from grpo_runtime.errors import KnownError
 from grpo_runtime.gateway.answers import AnswerHead, chat_answer, chat_events, generate_answer
 from grpo_runtime.gateway.chat_request import (
-    BadFieldError,
     ChatRequest,
+    Terms,
     TokenRequest,
     canonical,
     read_chat_request,
     read_token_request,
 )
 from grpo_runtime.gateway.gateway import Gateway, UnknownKeyError
+from grpo_runtime.gateway.own_parameters import BadFieldError
 from grpo_runtime.gateway.session import Answer, LimitReachedError
 
 CHAT_PATH, MODELS_PATH, GENERATE_PATH = "/v1/chat/completions", "/v1/models", "/inference/v1/generate"
@@ -37,7 +39,7 @@ _CLIENT_LEFT = 499
 def application(gateway: Gateway, *, given: Mapping[str, float], vocab_size: int) -> Starlette:
     """The ASGI application of a gateway. `given` are the job's values of what it decides, and token ids are
     below `vocab_size`."""
-    routes = _Routes(gateway, given=given, vocab_size=vocab_size)
+    routes = _Routes(gateway, terms=Terms(given=given, vocab_size=vocab_size))
     return Starlette(
         routes=[
             Route(CHAT_PATH, routes.chat, methods=["POST"]),
@@ -48,18 +50,20 @@ def application(gateway: Gateway, *, given: Mapping[str, float], vocab_size: int
     )
 
 
+class Read(Protocol):
+    """Reads the request in a body."""
+
+    def __call__(self, body: Mapping[str, Any], *, terms: Terms) -> ChatRequest | TokenRequest: ...
+
+
 class _Routes:
-    def __init__(self, gateway: Gateway, *, given: Mapping[str, float], vocab_size: int) -> None:
+    def __init__(self, gateway: Gateway, *, terms: Terms) -> None:
         self._gateway = gateway
-        self._given = given
-        self._vocab_size = vocab_size
+        self._terms = terms
         self._numbers = itertools.count()
 
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions."""
-
-        def read(body: Mapping[str, Any]) -> ChatRequest:
-            return read_chat_request(body, given=self._given)
 
         def write(answer: Answer) -> Response:
             asked = answer.turn.asked
@@ -70,18 +74,15 @@ class _Routes:
                 return StreamingResponse(events, media_type="text/event-stream")
             return JSONResponse(chat_answer(answer, head=head, tokenizer=tokenizer))
 
-        return await self._answered(request, read=read, write=write)
+        return await self._answered(request, read=read_chat_request, write=write)
 
     async def generate(self, request: Request) -> Response:
         """POST /inference/v1/generate."""
 
-        def read(body: Mapping[str, Any]) -> TokenRequest:
-            return read_token_request(body, given=self._given, vocab_size=self._vocab_size)
-
         def write(answer: Answer) -> Response:
             return JSONResponse(generate_answer(answer, answer_id=f"generate-{next(self._numbers)}"))
 
-        return await self._answered(request, read=read, write=write)
+        return await self._answered(request, read=read_token_request, write=write)
 
     async def models(self, _: Request) -> Response:
         """GET /v1/models."""
@@ -99,16 +100,18 @@ class _Routes:
         self,
         request: Request,
         *,
-        read: Callable[[Mapping[str, Any]], ChatRequest | TokenRequest],
+        read: Read,
         write: Callable[[Answer], Response],
     ) -> Response:
         try:
+            key = bearer_token(request.scope)
+            terms = replace(self._terms, is_trained=self._gateway.session(key).is_trained)
             body = await read_json(request.receive, max_bytes=_MAX_BODY_BYTES)
             answer = await _while_connected(
                 request,
                 self._gateway.answer(
-                    bearer_token(request.scope),
-                    read(body),
+                    key,
+                    read(body, terms=terms),
                     identity=hashlib.sha256(canonical(body).encode()).hexdigest(),
                     is_sent_again=request.headers.get(_RETRIES_HEADER, "0") != "0",
                 ),

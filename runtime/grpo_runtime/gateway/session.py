@@ -1,16 +1,16 @@
 """A session: what one agent has asked and been answered, from its first call to its last."""
 
 import itertools
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_runtime.data.seeds import turn_seed
 from grpo_runtime.errors import KnownError
-from grpo_runtime.gateway.chat_request import BadFieldError, ChatRequest, TokenRequest, same_tools
+from grpo_runtime.gateway.chat_request import ChatRequest, TokenRequest, same_tools
 from grpo_runtime.gateway.chat_template import ChatTemplate, Message, TemplateRefusesError
 from grpo_runtime.gateway.history import Exchange, continued, essence
+from grpo_runtime.gateway.own_parameters import BadFieldError
 from grpo_runtime.gateway.record import Record
 from grpo_runtime.gateway.replies import ReplyReader
 from grpo_runtime.model.completion_decoder import CompletionDecoder
@@ -30,7 +30,7 @@ class Limits:
     sequences: int | None = None
     """Sequences that are trained."""
     seconds: float | None = None
-    """From the first call to the beginning of the last."""
+    """From the beginning of the session to its end. What is being sampled then is still answered."""
 
 
 class LimitReachedError(KnownError):
@@ -86,7 +86,9 @@ class Session:
     seed: int
     limits: Limits = field(default_factory=Limits)
     is_evaluation: bool = False
-    clock: Callable[[], float] = time.monotonic
+    is_trained: bool = True
+    """Whether its tokens are trained. Otherwise its calls say how they are sampled, and chats that go on are
+    written anew, as a plain server of chats does."""
     overridden: dict[str, int] = field(default_factory=dict)
     """Parameter -> how many calls asked for another value than the job's."""
     is_cut: bool = False
@@ -95,7 +97,7 @@ class Session:
     def __post_init__(self) -> None:
         self.record = Record(max_tokens=self.model.max_model_len)
         self._exchanges: list[Exchange] = []
-        self._began: float | None = None
+        self._is_late = False
         self._numbers: set[int] = set()
         """Of turns that are open or answered."""
         self._num_group_tokens: int | None = None
@@ -105,8 +107,7 @@ class Session:
 
         Raises LimitReachedError, and BadFieldError for a chat that the template refuses.
         """
-        self._began = self.clock() if self._began is None else self._began
-        self._require_limits(began=self._began)
+        self._require_limits()
         prompt_ids = asked.prompt_ids if isinstance(asked, TokenRequest) else self._prompt(asked)
         for name in asked.overridden:
             self.overridden[name] = self.overridden.get(name, 0) + 1
@@ -115,13 +116,15 @@ class Session:
         # a call that is given up and sent again has the same seed
         number = next(number for number in itertools.count() if number not in self._numbers)
         self._numbers.add(number)
+        own = asked.own
         request = GenerateRequest(
             prompt_ids,
-            seed=turn_seed(self.seed, turn=number),
+            seed=turn_seed(self.seed, turn=number) if own is None or own.seed is None else own.seed,
             is_evaluation=self.is_evaluation,
             max_tokens=room,
             num_group_tokens=min(self._num_group_tokens, len(prompt_ids)),
             stop=asked.stop,
+            own_parameters=None if own is None else own.json,
         )
         return Turn(number=number, asked=asked, request=request if room > 0 else None, prompt_ids=prompt_ids)
 
@@ -150,15 +153,18 @@ class Session:
         self.is_cut = True
         return Answer(turn=turn, message={"role": "assistant", "content": ""}, finish_reason="length")
 
+    def end_late(self) -> None:
+        """Its `limits.seconds` are over: it gets no other call."""
+        self._is_late = self.is_cut = True
+
     def give_up(self, turn: Turn) -> None:
         """Nobody waits for the turn any more."""
         self._numbers.discard(turn.number)
 
     def _prompt(self, chat: ChatRequest) -> tuple[int, ...]:
         template, tools = self.model.template, same_tools(chat.tools)
-        found = (
-            continued(chat.messages, tools=tools, exchanges=self._exchanges) if self.model.extends else None
-        )
+        extends = self.model.extends and self.is_trained
+        found = continued(chat.messages, tools=tools, exchanges=self._exchanges) if extends else None
         if found is not None:
             behind = template.behind_reply(
                 found.reply, chat.messages[len(found.chat) :], sampled=found.token_ids, tools=chat.tools
@@ -170,12 +176,12 @@ class Session:
         except TemplateRefusesError as error:
             raise BadFieldError("messages", f"the chat template refuses them ({error})") from error
 
-    def _require_limits(self, *, began: float) -> None:
+    def _require_limits(self) -> None:
         limits = self.limits
         reached = {
             "turns": _is_reached(len(self._numbers), limits.turns),
             "tokens": _is_reached(self.record.num_sampled, limits.tokens),
-            "seconds": _is_reached(self.clock() - began, limits.seconds),
+            "seconds": self._is_late,
         }
         for name, is_reached in reached.items():
             if is_reached:
@@ -185,12 +191,15 @@ class Session:
     def _room(self, prompt_ids: Sequence[int], asked: int | None) -> int:
         """Tokens that may be sampled behind a prompt. Raises LimitReachedError."""
         limits, record = self.limits, self.record
-        if _is_reached(record.num_sequences, limits.sequences) and record.would_begin(prompt_ids):
+        is_full = self.is_trained and _is_reached(record.num_sequences, limits.sequences)
+        if is_full and record.would_begin(prompt_ids):
             self.is_cut = True
             raise LimitReachedError("limits.sequences of this session is reached: go on with the same chat")
         if limits.prompt_tokens is not None and len(prompt_ids) > limits.prompt_tokens:
             return 0
-        rooms = [self.model.max_tokens, self.model.max_model_len - len(prompt_ids)]
+        rooms = [self.model.max_model_len - len(prompt_ids)]
+        if self.is_trained or asked is None:
+            rooms.append(self.model.max_tokens)
         if asked is not None:
             rooms.append(asked)
         if limits.tokens is not None:
@@ -208,7 +217,7 @@ def _exchange(chat: ChatRequest, reply: Message, rollout: Rollout) -> Exchange:
     )
 
 
-def _is_reached(found: float, limit: float | None) -> bool:
+def _is_reached(found: int, limit: int | None) -> bool:
     return limit is not None and found >= limit
 
 

@@ -17,7 +17,8 @@ class GenerateRequest:
     is sampled as evaluations are, and the requests of a call are all of one kind. `max_tokens` is its longest
     completion where that is not sampling.maxTokens. A turn of a conversation has `num_group_tokens`: so many
     of its first tokens are the prompt of its group; None where all are. `stop` are texts that end it, beside
-    those of sampling.stop.
+    those of sampling.stop. One that is not trained has `own_parameters`: vLLM's parameters, as JSON, that
+    replace the job's, of which stop and regex do not hold for it.
     """
 
     prompt_ids: tuple[int, ...]
@@ -26,6 +27,7 @@ class GenerateRequest:
     max_tokens: int | None = None
     num_group_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    own_parameters: str | None = None
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,20 @@ _MASKS = TypeAdapter(tuple[tuple[Annotated[int, Field(ge=0, strict=True)], ...],
 
 
 def sampling_parameters(
-    sampling: SamplingSpec, *, seed: int, max_tokens: int | None = None, stop: Sequence[str] = ()
+    sampling: SamplingSpec,
+    *,
+    seed: int,
+    max_tokens: int | None = None,
+    stop: Sequence[str] = (),
+    own: str | None = None,
 ) -> dict[str, Any]:
     """vLLM's parameters for one completion, as JSON; `max_tokens` where it is shorter than others, `stop`
-    where further texts end it.
+    where further texts end it, `own` as `own_parameters` of its request.
 
     Everything that shapes the distribution is written out: the model's generation_config may say otherwise.
     """
-    stops = [*(sampling.stop or ()), *stop]
+    of_job = sampling if own is None else sampling.model_copy(update={"stop": None, "regex": None})
+    stops = [*(of_job.stop or ()), *stop]
     parameters: dict[str, Any] = {
         "seed": seed,
         "temperature": sampling.temperature,
@@ -44,9 +50,9 @@ def sampling_parameters(
     }
     if stops:
         parameters["stop"] = stops
-    if sampling.regex is not None:
-        parameters["structured_outputs"] = {"regex": sampling.regex}
-    return parameters
+    if of_job.regex is not None:
+        parameters["structured_outputs"] = {"regex": of_job.regex}
+    return parameters if own is None else parameters | json.loads(own)
 
 
 def sampling_checksum(sampling: SamplingSpec) -> int:

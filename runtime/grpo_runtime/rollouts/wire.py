@@ -54,6 +54,7 @@ def request_frame(request: GenerateRequest) -> Frame:
         "max_tokens": request.max_tokens,
         "num_group_tokens": request.num_group_tokens,
         "stop": request.stop,
+        "own_parameters": request.own_parameters,
     }
     return Frame(header, {"token_ids": _ids(request.prompt_ids)})
 

@@ -120,6 +120,10 @@ def test_parameters_are_those_that_vllm_itself_makes_of_them() -> None:
     )
 
 
+def test_parameters_that_came_as_json_have_token_ids_as_text() -> None:
+    assert vllm_parameters({"max_tokens": 4, "logit_bias": {"5": 1}}).logit_bias == {5: 1.0}
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"max_tokens": 3.5}, {"seed": "1"}, {"logprobs": True}, {"stop": [1]}, {"temprature": 1.0}, {"n": 0}],

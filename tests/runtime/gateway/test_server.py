@@ -283,3 +283,61 @@ async def test_what_an_agent_still_asks_at_its_end_is_given_up(num_calls: int):
         assert await asyncio.gather(*calls) == [499] * num_calls
     assert policy.num_given_up == num_calls
     assert found.record.rollouts() == []
+
+
+async def test_an_agent_whose_time_is_over_ends_once_what_it_asked_is_sampled():
+    served, policy = held()
+    found = session(limits=Limits(seconds=0.05))
+
+    async def agent(key: str) -> None:
+        async with served.http(key) as client:
+            await client.post("/v1/chat/completions", json={"model": "policy", "messages": [USER]})
+            await asyncio.Event().wait()
+
+    playing = asyncio.create_task(served.gateway.play(found, agent))
+    async with asyncio.timeout(HUNG_SECONDS):
+        while not found.is_cut:
+            await asyncio.wait({playing}, timeout=0.01)
+        # the engines are slow, which is not the agent's fault
+        assert not playing.done()
+        policy.may.set()
+        assert await playing is None
+    assert (found.record.num_calls, policy.num_given_up) == (1, 0)
+
+
+async def test_a_session_that_is_not_trained_is_sampled_as_its_calls_say_and_ends_with_the_agent():
+    served, found = Served(), session()
+    judge = session(limits=Limits(turns=2), is_trained=False)
+    keys = []
+
+    async def agent(key: str) -> Any:
+        async with (
+            served.gateway.beside(key, judge) as other,
+            served.client(key) as client,
+            served.client(other) as untrained,
+        ):
+            keys.append(other)
+            options: Any = {"model": "policy", "messages": [USER], "temperature": 0.5}
+            await client.chat.completions.create(**options)
+            with pytest.raises(openai.BadRequestError, match="logit_bias"):
+                await client.chat.completions.create(**options, logit_bias={"5": 1})
+            await untrained.chat.completions.create(**options, logit_bias={"5": 1}, seed=3, max_tokens=300)
+            await untrained.chat.completions.create(model="policy", messages=[USER])
+            with pytest.raises(openai.RateLimitError, match=r"limits\.turns of this session is reached"):
+                await untrained.chat.completions.create(**options)
+            with pytest.raises(openai.BadRequestError, match="n: one reply a call"):
+                await untrained.chat.completions.create(**options, n=2)
+
+    async with asyncio.timeout(HUNG_SECONDS):
+        await served.gateway.play(found, agent)
+    trained, own, plain = served.policy.requests
+    assert (trained.own_parameters, found.overridden) == (None, {"temperature": 1})
+    assert (own.own_parameters, own.seed) == ('{"logit_bias": {"5": 1}, "temperature": 0.5}', 3)
+    assert own.max_tokens == 300 > trained.max_tokens
+    assert (plain.own_parameters, plain.max_tokens) == ("{}", trained.max_tokens)
+    # of the judge nothing is trained, and its limit is not the agent's
+    assert (found.record.num_calls, judge.record.num_calls) == (1, 2)
+    assert (found.is_cut, judge.is_cut) == (False, True)
+    async with served.client(keys[0]) as client:
+        with pytest.raises(openai.AuthenticationError, match="no open session has this key"):
+            await client.chat.completions.create(model="policy", messages=[USER])

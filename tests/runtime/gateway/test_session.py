@@ -1,20 +1,23 @@
 """By hand: the tokens, masks and logprobs of what an agent samples, however its client writes the chat
 again."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from chats import ADD, END, chat_model, chat_tokenizer, sampled, session, tokens, written
 
-from grpo_runtime.gateway.chat_request import BadFieldError, read_chat_request
+from grpo_runtime.gateway.chat_request import Terms, read_chat_request
+from grpo_runtime.gateway.own_parameters import BadFieldError
 from grpo_runtime.gateway.session import Answer, LimitReachedError, Limits, Session
 
+TERMS = Terms(vocab_size=len(chat_tokenizer()))
 USER, LOW = {"role": "user", "content": "Guess."}, {"role": "user", "content": "low"}
 
 
 def ask(found: Session, messages: list[Any], says: str, **body: Any) -> Answer:
     """A call, and the policy's answer."""
-    turn = found.begin(read_chat_request({"messages": messages, **body}, given={}))
+    turn = found.begin(read_chat_request({"messages": messages, **body}, terms=TERMS))
     if turn.request is None:
         return found.cut(turn)
     return found.take(turn, sampled(turn.request, says))
@@ -141,7 +144,7 @@ def test_of_two_calls_behind_one_the_first_continues_it_and_each_token_is_traine
 
 def test_each_call_has_a_seed_of_its_own_and_one_that_is_given_up_leaves_its_seed_to_the_next():
     found = session()
-    chat = read_chat_request({"messages": [USER]}, given={})
+    chat = read_chat_request({"messages": [USER]}, terms=TERMS)
     first, second = found.begin(chat), found.begin(chat)
     found.take(second, sampled(second.request, f"5{END}"))
     found.give_up(first)
@@ -155,19 +158,28 @@ def test_each_call_has_a_seed_of_its_own_and_one_that_is_given_up_leaves_its_see
     [
         (Limits(turns=2), 2),
         (Limits(tokens=4), 2),
-        (Limits(seconds=2.5), 3),
         (Limits(sequences=1), 1),
     ],
 )
 def test_a_session_that_is_past_a_limit_is_refused_with_its_name(limits: Limits, calls: int):
-    ticks = iter(range(100))
-    found = session(limits=limits, clock=lambda: float(next(ticks)))
+    found = session(limits=limits)
     [name] = [name for name, value in vars(limits).items() if value is not None]
     with pytest.raises(LimitReachedError, match=f"limits.{name}"):
         for _ in range(9):
             ask(found, [USER], f"5{END}")
     assert found.record.num_calls <= calls
     assert found.is_cut
+
+
+def test_a_session_whose_time_is_over_is_refused_with_its_name():
+    found = session()
+    turn = found.begin(read_chat_request({"messages": [USER]}, terms=TERMS))
+    found.end_late()
+    # what was being sampled counts
+    found.take(turn, sampled(turn.request, f"5{END}"))
+    assert (found.record.num_calls, found.is_cut) == (1, True)
+    with pytest.raises(LimitReachedError, match=r"limits\.seconds of this session is reached"):
+        ask(found, [USER], f"5{END}")
 
 
 def test_the_tokens_of_a_session_bound_its_last_call():
@@ -191,12 +203,12 @@ def test_a_chat_that_the_template_refuses_is_told():
     model = chat_model()
     object.__setattr__(model.template, "template", template)
     with pytest.raises(BadFieldError, match=r"messages: the chat template refuses them .*no system"):
-        session(model=model).begin(read_chat_request({"messages": [USER]}, given={}))
+        session(model=model).begin(read_chat_request({"messages": [USER]}, terms=TERMS))
 
 
 def test_what_asks_for_other_parameters_is_counted():
     found = session()
     for temperature in (1.0, 0.2):
         body = {"messages": [USER], "temperature": temperature, "tool_choice": "required", "tools": [ADD]}
-        found.begin(read_chat_request(body, given={"temperature": 1.0}))
+        found.begin(read_chat_request(body, terms=replace(TERMS, given={"temperature": 1.0})))
     assert found.overridden == {"temperature": 1, "tool_choice": 2}

@@ -45,6 +45,15 @@ def test_a_field_becomes_the_parameter_of_vllm_and_another_checksum(
     assert sampling_checksum(sampling) != sampling_checksum(SamplingSpec())
 
 
+def test_what_is_not_trained_has_its_own_parameters_and_no_stop_or_regex_of_the_job() -> None:
+    sampling = SamplingSpec(temperature=0.7, top_k=20, stop=("END",), regex="[a-d]+")
+    own = '{"temperature": 0, "structured_outputs": {"json_object": true}}'
+    found = sampling_parameters(sampling, seed=1, stop=("x",), own=own)
+    assert found == sampling_parameters(SamplingSpec(top_k=20), seed=1) | {
+        "temperature": 0, "stop": ["x"], "detokenize": True, "structured_outputs": {"json_object": True},
+    }  # fmt: skip
+
+
 def test_what_shapes_the_prompt_is_no_part_of_the_checksum_because_the_prompt_has_its_own() -> None:
     assert sampling_checksum(SamplingSpec(system_prompt="Be brief.")) == sampling_checksum(SamplingSpec())
 

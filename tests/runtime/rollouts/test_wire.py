@@ -33,6 +33,7 @@ REQUESTS = [
         max_tokens=3,
         num_group_tokens=1,
         stop=("x", "y"),
+        own_parameters='{"temperature": 0}',
     ),
     GenerateRequest(prompt_ids=(), seed=0),
 ]

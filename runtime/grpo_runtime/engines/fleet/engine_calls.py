@@ -43,6 +43,7 @@ class Bundle:
     max_tokens: int | None = None
     num_group_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    own_parameters: str | None = None
 
     @classmethod
     def of(cls, request: GenerateRequest) -> "Bundle":
@@ -55,6 +56,7 @@ class Bundle:
             request.max_tokens,
             request.num_group_tokens,
             request.stop,
+            request.own_parameters,
         )
 
     @property
@@ -104,7 +106,11 @@ class AnswerLimits:
 def sampling_call(bundle: Bundle, *, sampling: SamplingSpec, cache_salt: str | None = None) -> EngineCall:
     """The call for a bundle."""
     parameters = sampling_parameters(
-        sampling, seed=bundle.seed, max_tokens=bundle.max_tokens, stop=bundle.stop
+        sampling,
+        seed=bundle.seed,
+        max_tokens=bundle.max_tokens,
+        stop=bundle.stop,
+        own=bundle.own_parameters,
     )
     return EngineCall(bundle.prompt_ids, parameters | {"n": bundle.num_samples}, cache_salt=cache_salt)
 

@@ -26,7 +26,7 @@ def vllm_parameters(given: Mapping[str, Any]) -> SamplingParams:
         "skip_clone": True,
     }
     # the types are looked at here: the core of an engine ends at a value of another one
-    return msgspec.convert({**given, **always}, SamplingParams)
+    return msgspec.convert({**given, **always}, SamplingParams, str_keys=True)
 
 
 def rollout_of(output: Any, *, prompt_ids: Sequence[int], engine: str) -> Rollout:

@@ -123,9 +123,9 @@ class VllmEngine:
         self, requests: Sequence[GenerateRequest]
     ) -> Iterator[tuple[Sequence[int], SamplingParams]]:
         """The prompt of each request, and vLLM's parameters for it."""
-        made: dict[tuple[bool, int | None, tuple[str, ...]], SamplingParams] = {}
+        made: dict[tuple[bool, int | None, tuple[str, ...], str | None], SamplingParams] = {}
         for request in requests:
-            kind = request.is_evaluation, request.max_tokens, request.stop
+            kind = request.is_evaluation, request.max_tokens, request.stop, request.own_parameters
             if kind not in made:
                 made[kind] = vllm_parameters(
                     sampling_parameters(
@@ -133,6 +133,7 @@ class VllmEngine:
                         seed=request.seed,
                         max_tokens=request.max_tokens,
                         stop=request.stop,
+                        own=request.own_parameters,
                     )
                 )
             # vLLM checks all of them when they are made, and the requests of a step differ in their seed only

@@ -1,7 +1,7 @@
 """The environments of a run: their agents, and the gateway that all of them call."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -10,7 +10,7 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from grpo_api.contract.run_config import RunConfig
-from grpo_api.v1alpha1.spec import EnvironmentSpec, History, SamplingSpec
+from grpo_api.v1alpha1.spec import EngineSpec, EnvironmentSpec, History, SamplingSpec
 from grpo_runtime.data.seeds import GROUP_SEED_BITS
 from grpo_runtime.engines.registry import engine_kind
 from grpo_runtime.gateway.chat_request import JOB_DECIDES
@@ -25,6 +25,7 @@ from grpo_runtime.process.background import run_together
 from grpo_runtime.process.user_code import FunctionFile
 from grpo_runtime.rollouts.agents.source import Agent, AgentOptions
 from grpo_runtime.rollouts.collect import Source, Take
+from grpo_runtime.rollouts.function.tries import Part
 from grpo_runtime.rollouts.function.turn_sampler import TurnSampler
 from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import Engines
@@ -32,10 +33,21 @@ from grpo_runtime.rollouts.sampling import sampling_parameters
 
 
 @dataclass(frozen=True, kw_only=True)
-class Environments:
-    """The agents of a run, each with its weight. They call what `over` serves."""
+class Environment:
+    """An agent, in one or several processes."""
 
-    agents: Sequence[tuple[float, Agent]]
+    name: str
+    weight: float
+    workers: Sequence[Agent]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environments:
+    """The environments of a run. Their agents call what `over` serves."""
+
+    environments: Sequence[Environment]
+    column: str | None
+    """The column of the data that names the environment of a row; without one, weights decide."""
     model: ChatModel
     sampling: SamplingSpec
     vocab_size: int
@@ -48,37 +60,63 @@ class Environments:
         parameters = sampling_parameters(self.sampling, seed=0)
         given = {name: parameters[name] for name in JOB_DECIDES if name != "seed"}
         async with served(application(gateway, given=given, vocab_size=self.vocab_size)) as url:
-            sources = [agent.over(engines, gateway, url=f"{url}/v1") for _, agent in self.agents]
-            yield Shared(sources, engines, weights=[weight for weight, _ in self.agents])
+            sources = [
+                [
+                    worker.over(engines, gateway, url=f"{url}/v1", part=Part(place, len(found.workers)))
+                    for place, worker in enumerate(found.workers)
+                ]
+                for found in self.environments
+            ]
+            yield Shared(sources, engines, place_of=self._place_of())
+
+    def _place_of(self) -> "PlaceOf":
+        if self.column is None:
+            return by_weight([found.weight for found in self.environments])
+        return by_column(self.column, names=[found.name for found in self.environments])
+
+
+PlaceOf = Callable[[Group], int]
+"""The environment that makes a group: the same in every attempt."""
+
+
+def by_weight(weights: Sequence[float]) -> PlaceOf:
+    """By the seed of a group, each environment gets its share."""
+    shares = [up_to / sum(weights) for up_to in accumulate(weights)]
+
+    def place_of(group: Group) -> int:
+        drawn = group.requests[0].seed / (1 << GROUP_SEED_BITS)
+        return next((place for place, share in enumerate(shares) if drawn < share), len(shares) - 1)
+
+    return place_of
+
+
+def by_column(column: str, *, names: Sequence[str]) -> PlaceOf:
+    """By what a row of the dataset says."""
+    return lambda group: names.index(group.prompt.columns[column])
 
 
 class Shared:
-    """Samples of several sources, each of which makes whole groups."""
+    """Samples of several environments, each of which makes whole groups, by sources that each make a part of
+    its samples."""
 
-    def __init__(self, sources: Sequence[Source], engines: Engines, *, weights: Sequence[float]) -> None:
+    def __init__(self, sources: Sequence[Sequence[Source]], engines: Engines, *, place_of: PlaceOf) -> None:
         self._sources = sources
         self._engines = engines
-        self._shares = [up_to / sum(weights) for up_to in accumulate(weights)]
+        self._place_of = place_of
 
     async def sample(self, groups: Sequence[Group], *, take: Take, stays_awake: bool = False) -> None:
-        """Make every sample that `groups` miss, each group by one source."""
+        """Make every sample that `groups` miss."""
         shared: list[list[Group]] = [[] for _ in self._sources]
         for group in groups:
-            shared[self.place_of(group)].append(group)
+            shared[self._place_of(group)].append(group)
         await run_together(
             source.sample(share, take=take, stays_awake=True)
-            for source, share in zip(self._sources, shared, strict=True)
+            for sources, share in zip(self._sources, shared, strict=True)
+            for source in sources
             if share
         )
         if not stays_awake:
             await self._engines.rest()
-
-    def place_of(self, group: Group) -> int:
-        """The source of a group, by its seed: the same in every attempt."""
-        drawn = group.requests[0].seed / (1 << GROUP_SEED_BITS)
-        return next(
-            (place for place, share in enumerate(self._shares) if drawn < share), len(self._shares) - 1
-        )
 
 
 @asynccontextmanager
@@ -108,25 +146,32 @@ async def started_environments(
         extends=sampling.history is History.EXACT,
     )
     async with AsyncExitStack() as stack:
-        agents = [
-            (spec.weight, await stack.enter_async_context(Agent(_options(spec, volumes_dir=volumes_dir))))
-            for spec in environments
-        ]
-        yield Environments(agents=agents, model=model, sampling=sampling, vocab_size=vocab_size)
+        started = []
+        for spec in environments:
+            options = _options(spec, engine=run_config.engine, volumes_dir=volumes_dir)
+            workers = [await stack.enter_async_context(Agent(options)) for _ in range(spec.workers)]
+            started.append(Environment(name=spec.name, weight=spec.weight, workers=workers))
+        yield Environments(
+            environments=started,
+            column=run_config.dataset.environment,
+            model=model,
+            sampling=sampling,
+            vocab_size=vocab_size,
+        )
 
 
-def _options(spec: EnvironmentSpec, *, volumes_dir: Path) -> AgentOptions:
+def _options(spec: EnvironmentSpec, *, engine: EngineSpec, volumes_dir: Path) -> AgentOptions:
     code, limits = spec.config_map, spec.limits
     return AgentOptions(
         name=spec.name,
         function=spec.function,
         file=None if code is None else FunctionFile.of_spec(code, volumes_dir=volumes_dir),
-        timeout_seconds=limits.seconds,
         limits=Limits(
             turns=limits.turns,
-            tokens=limits.tokens,
+            tokens=limits.tokens or engine.max_model_len,
             prompt_tokens=limits.prompt_tokens,
             sequences=limits.sequences,
+            seconds=limits.seconds,
         ),
     )
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from grpo_runtime.data.seeds import turn_seed
 from grpo_runtime.errors import UserError
 from grpo_runtime.gateway.gateway import Gateway
 from grpo_runtime.gateway.session import Limits, Session
@@ -16,8 +17,8 @@ from grpo_runtime.process.line_worker import WorkerFailedError, WorkerProgram
 from grpo_runtime.process.user_code import FunctionFile
 from grpo_runtime.rollouts.collect import Source
 from grpo_runtime.rollouts.function.function_process import FunctionProcess, Said
-from grpo_runtime.rollouts.function.shared_process import HANG_SECONDS, SharedProcess
-from grpo_runtime.rollouts.function.tries import PAUSES_SECONDS, Sample, Tries
+from grpo_runtime.rollouts.function.shared_process import HANG_SECONDS, SharedProcess, blocked_message
+from grpo_runtime.rollouts.function.tries import ALL, PAUSES_SECONDS, Part, Sample, Tries
 from grpo_runtime.rollouts.function.worker import worker_config
 from grpo_runtime.rollouts.interface import Engines, FunctionFailedError, Rollout
 
@@ -32,9 +33,8 @@ class AgentOptions:
     function: str | None
     """`module:attribute`, importable where the trainer runs."""
     file: FunctionFile | None
-    timeout_seconds: float
-    """Longest episode."""
     limits: Limits
+    """What one episode may use."""
 
     @property
     def field(self) -> str:
@@ -61,15 +61,17 @@ class Agent(SharedProcess):
         self.options = options
         self._pauses_seconds = pauses_seconds
 
-    def over(self, engines: Engines, gateway: Gateway, *, url: str) -> Source:
-        """The source that makes samples with the agent, which calls the gateway at `url`. The gateway samples
-        with the same engines, which rest behind the last one, unless they are to stay awake."""
+    def over(self, engines: Engines, gateway: Gateway, *, url: str, part: Part = ALL) -> Source:
+        """The source that makes a part of all samples with the agent, which calls the gateway at `url`. The
+        gateway samples with the same engines, which rest behind the last one, unless they are to stay
+        awake."""
         return Tries(
             self,
             engines,
-            make=_Episodes(self.options, gateway, url=url).make,
+            make=_Episodes(self.options, gateway, url=url, hang_seconds=self.hang_seconds).make,
             failed=self._ended,
             pauses_seconds=self._pauses_seconds,
+            part=part,
         )
 
     def _ended(self, where: str, error: WorkerFailedError) -> FunctionFailedError:
@@ -79,41 +81,61 @@ class Agent(SharedProcess):
 class _Episodes:
     """Episodes, each with a session."""
 
-    def __init__(self, options: AgentOptions, gateway: Gateway, *, url: str) -> None:
+    def __init__(self, options: AgentOptions, gateway: Gateway, *, url: str, hang_seconds: float) -> None:
         self._options = options
         self._gateway = gateway
         self._url = url
+        self._hang_seconds = hang_seconds
 
     async def make(self, sample: Sample, process: FunctionProcess, finish: Callable[[Rollout], None]) -> None:
-        """One episode. It is cut where its agent ended by a limit, whatever that raised there. Raises
-        FunctionFailedError where the agent failed otherwise."""
+        """One episode. It is cut where its agent came to a limit, whatever that raised there, and where its
+        time is over. Raises FunctionFailedError where the agent failed otherwise."""
         request, options = sample.request, self._options
         session = Session(
             self._gateway.model, request.seed, limits=options.limits, is_evaluation=request.is_evaluation
         )
 
+        # what helps the agent, such as a judge, with seeds of its own
+        seed = turn_seed(request.seed, turn=-1)
+        untrained = replace(session, seed=seed, is_trained=False, overridden={})
+
         async def play(key: str) -> Said:
-            given = {"url": self._url, "key": key, "task": _task(sample)}
-            with process.conversation(timeout_seconds=options.timeout_seconds) as episode:
-                return await episode.begin(given)
+            async with self._gateway.beside(key, untrained) as untrained_key:
+                keys = {"key": key, "untrained_key": untrained_key}
+                # its deadline is the session's
+                with process.conversation(timeout_seconds=None) as episode:
+                    return await episode.begin({"url": self._url, **keys, "task": _task(sample)})
 
         try:
             said = await self._gateway.play(session, play)
         except WorkerFailedError as error:
             raise self._failure(f"{error}", sample) from error
-        if "error" in said and not session.is_cut:
+        if said is None:
+            said = await self._late(session, sample, process)
+        if "error" in said and not (session.is_cut or untrained.is_cut):
             logger.warning("%s: the agent raised %s\n%s", options.field, said["error"], said["traceback"])
             raise self._failure(f"it raised {said['error']}", sample)
-        finish(self._rollout(session, sample, returned=said.get("reward")))
+        is_cut = session.is_cut or "error" in said
+        finish(self._rollout(session, sample, is_cut=is_cut, returned=said.get("reward")))
 
-    def _rollout(self, session: Session, sample: Sample, *, returned: float | None) -> Rollout:
+    async def _late(self, session: Session, sample: Sample, process: FunctionProcess) -> Said:
+        """How an episode ends whose time is over: with no reward of its agent. Raises FunctionFailedError
+        where it has nothing to train, and where its process hangs, which may be another episode's fault."""
+        if await process.hangs(after_seconds=self._hang_seconds):
+            raise self._failure(blocked_message(self._hang_seconds), sample)
+        if not session.record.num_sequences:
+            seconds = self._options.limits.seconds
+            raise self._failure(f"it got no answer within limits.seconds ({seconds:g})", sample)
+        return {"is_done": True}
+
+    def _rollout(self, session: Session, sample: Sample, *, is_cut: bool, returned: float | None) -> Rollout:
         sequences = session.record.rollouts()
         if not sequences:
             raise UserError(
                 f"{self._options.field}: the agent has ended without a call for {sample.row}: call "
                 "client.chat.completions.create first"
             )
-        if session.is_cut:
+        if is_cut:
             sequences = [replace(sequence, is_terminated=False) for sequence in sequences]
         return replace(sequences[0], branches=tuple(sequences[1:]), returned=returned)
 

@@ -1,9 +1,9 @@
 """The process that runs the user's agent, for any number of episodes at a time.
 
-It is started as `python -m grpo_runtime.rollouts.agents.worker CONFIG PARENT`, and speaks in the lines of
+It is started as `python -m grpo_runtime.rollouts.agents.worker CONFIG PARENT HIDDEN`, and speaks in lines of
 `rollouts.function.worker`. An episode asks for no turns there: its agent calls the gateway.
 
-    {"id": 7, "begin": {...}}                     `url` and `key` of the session, and the fields of `Task`
+    {"id": 7, "begin": {...}}                     `url` and keys of the sessions, and the fields of `Task`
     {"id": 7, "reward": 1.0, "is_done": true}     the agent has returned: a reward, or null
 """
 
@@ -48,8 +48,11 @@ def _answer(agent: UserFunction, lines: Lines, runner: asyncio.Runner) -> None:
 
             async def play(given: Mapping[str, Any], ask: Ask) -> dict[str, Any]:
                 task = Task(**given["task"])
-                client = shared.with_options(base_url=given["url"], api_key=given["key"])
-                arguments = {**task.columns, "prompt": task.prompt, "task": task, "client": client}
+                clients = {
+                    name: shared.with_options(base_url=given["url"], api_key=given[key])
+                    for name, key in (("client", "key"), ("untrained", "untrained_key"))
+                }
+                arguments = {**task.columns, "prompt": task.prompt, "task": task, **clients}
                 return {"reward": _reward(await agent(**accepted(agent, arguments)))}
 
             await Conversations(play, lines).serve()

@@ -48,9 +48,9 @@ class FunctionProcess:
             self._num_users -= 1
 
     @contextmanager
-    def conversation(self, *, timeout_seconds: float) -> Iterator["OpenConversation"]:
+    def conversation(self, *, timeout_seconds: float | None) -> Iterator["OpenConversation"]:
         """A new one. What of it is still open at the end of the `with` is cut, and not waited for.
-        `timeout_seconds` is how long each of its ways to the next line may take."""
+        `timeout_seconds` is how long each of its ways to the next line may take; None is no limit."""
         number = next(self._numbers)
         inbox = self._inboxes[number] = asyncio.Queue()
         conversation = OpenConversation(self, number, inbox, timeout_seconds=timeout_seconds)
@@ -115,7 +115,12 @@ class OpenConversation:
     """
 
     def __init__(
-        self, process: FunctionProcess, number: int, inbox: "asyncio.Queue[Said]", *, timeout_seconds: float
+        self,
+        process: FunctionProcess,
+        number: int,
+        inbox: "asyncio.Queue[Said]",
+        *,
+        timeout_seconds: float | None,
     ) -> None:
         self.is_open = False
         """Whether it has begun, and its last line has not come."""
@@ -138,12 +143,14 @@ class OpenConversation:
         await self._say({"cut": True})
 
     async def _say(self, message: Mapping[str, Any]) -> Said:
+        seconds = self._timeout_seconds
         try:
-            async with asyncio.timeout(self._timeout_seconds):
+            async with asyncio.timeout(seconds):
                 await self._process.send(self._number, message)
                 said = await self._inbox.get()
         except TimeoutError:
-            raise WorkerFailedError(late_message(self._timeout_seconds)) from None
+            assert seconds is not None
+            raise WorkerFailedError(late_message(seconds)) from None
         self.is_open = "max_tokens" in said
         return said
 

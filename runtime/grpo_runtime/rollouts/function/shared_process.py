@@ -22,7 +22,7 @@ class SharedProcess:
 
     def __init__(self, program: WorkerProgram, *, hang_seconds: float = HANG_SECONDS) -> None:
         self._program = program
-        self._hang_seconds = hang_seconds
+        self.hang_seconds = hang_seconds
         self._process: asyncio.Task[FunctionProcess] | None = None
         """The newest one that all share, which may still be starting."""
         self._last_try = asyncio.Lock()
@@ -70,8 +70,8 @@ class SharedProcess:
         except (FunctionFailedError, WorkerFailedError):
             if not process.is_used:
                 await process.close(why="a try to make completions has failed")
-            elif await process.hangs(after_seconds=self._hang_seconds):
-                await process.close(why=f"its event loop was blocked for more than {self._hang_seconds:g} s")
+            elif await process.hangs(after_seconds=self.hang_seconds):
+                await process.close(why=blocked_message(self.hang_seconds))
             raise
 
     async def _running(self) -> FunctionProcess:
@@ -84,6 +84,11 @@ class SharedProcess:
         process = FunctionProcess(self._program)
         await process.start()
         return process
+
+
+def blocked_message(seconds: float) -> str:
+    """What is said of a process that does not answer."""
+    return f"its event loop was blocked for more than {seconds:g} s"
 
 
 def _is_up(starting: "asyncio.Task[FunctionProcess]") -> bool:

@@ -37,6 +37,21 @@ class Sample:
         return f"row {self.group.prompt.index + 1} of the dataset"
 
 
+@dataclass(frozen=True)
+class Part:
+    """Every `of`th sample, from `place` on: the same in every attempt."""
+
+    place: int
+    of: int
+
+    def has(self, sample: Sample) -> bool:
+        """Whether a sample is in it. The samples of a group are in turn in all parts."""
+        number = sample.group.number * len(sample.group.requests) + sample.place
+        return number % self.of == self.place
+
+
+ALL = Part(0, 1)
+
 Make = Callable[[Sample, FunctionProcess, Callable[[Rollout], None]], Awaitable[None]]
 """Makes a sample with a process, and hands it to what it is given: it may be finished before the function has
 ended. Raises FunctionFailedError where another try may succeed."""
@@ -53,18 +68,22 @@ class Tries:
         make: Make,
         failed: Callable[[str, WorkerFailedError], FunctionFailedError],
         pauses_seconds: Sequence[float] = PAUSES_SECONDS,
+        part: Part = ALL,
     ) -> None:
-        """`failed` is the error to raise where (as the end of a sentence) a process failed."""
+        """`failed` is the error to raise where (as the end of a sentence) a process failed, and `part` the
+        samples that it makes of those that it is asked for."""
         self._function = function
         self._engines = engines
         self._make_one = make
         self._failed = failed
         self._pauses_seconds = pauses_seconds
+        self._part = part
 
     async def sample(self, groups: Sequence[Group], *, take: Take, stays_awake: bool = False) -> None:
-        """Make every sample that `groups` miss. Where the function fails for one of them, what of `groups` is
-        not finished begins anew with its first turn; other calls continue."""
-        left = [Sample(group, place) for group in groups for place in group.missing]
+        """Make every sample of its part that `groups` miss. Where the function fails for one of them, what of
+        these is not finished begins anew with its first turn; other calls continue."""
+        missing = (Sample(group, place) for group in groups for place in group.missing)
+        left = [sample for sample in missing if self._part.has(sample)]
 
         def finish(sample: Sample, rollout: Rollout) -> None:
             left.remove(sample)

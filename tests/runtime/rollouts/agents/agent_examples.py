@@ -1,8 +1,12 @@
 """Agents of the tests, as users write them."""
 
 import asyncio
+import contextlib
 import json
 import os
+import subprocess
+import tempfile
+import threading
 from pathlib import Path
 
 ADD = {
@@ -48,6 +52,19 @@ async def forgets(client, prompt):
         await client.chat.completions.create(model="policy", messages=chat)
 
 
+async def asks_a_judge(client, untrained, prompt):
+    """The judge is the policy too, at another temperature."""
+    chat = [{"role": "user", "content": prompt}]
+    answer = await client.chat.completions.create(model="policy", messages=chat)
+    chat = [{"role": "user", "content": f"Score {answer.choices[0].message.content}."}]
+    judged = await untrained.chat.completions.create(model="policy", messages=chat, temperature=0)
+    return float(judged.choices[0].message.content)
+
+
+async def forgets_once(client, prompt):
+    await client.chat.completions.create(model="policy", messages=[{"role": "user", "content": prompt}])
+
+
 async def calls_nothing(client):
     pass
 
@@ -60,6 +77,16 @@ async def returns_text(client, prompt):
 
 async def hangs(client):
     await asyncio.Event().wait()
+
+
+async def waits_after_its_call(client, prompt):
+    await forgets_once(client, prompt)
+    await asyncio.Event().wait()
+
+
+async def blocks_after_its_call(client, prompt):
+    await forgets_once(client, prompt)
+    threading.Event().wait()
 
 
 async def ends_its_process(client):
@@ -88,3 +115,28 @@ async def plays_what_the_row_says(client, task, high):
     if play == "guesses":
         return await guesses(client, task, high)
     return await globals()[play](client, task.prompt)
+
+
+async def looks_for_tokens(client, prompt, places, data):
+    """How often it finds a token of the job: by itself, by a process, through a link, under another name, in
+    the trainer's process and environment, in its own environment. It may read the data of the job."""
+    await forgets_once(client, prompt)
+    assert reads(data)
+    trainer = f"/proc/{os.getppid()}"
+    found = ["of the job" in " ".join(os.environ.values()), reads(f"{trainer}/environ")]
+    for place in places:
+        aside = Path(tempfile.mkdtemp())
+        (aside / "link").symlink_to(place)
+        with contextlib.suppress(OSError):
+            os.link(place, aside / "name")
+        found += [reads(path) for path in (place, aside / "link", aside / "name", f"{trainer}/root{place}")]
+        cat = subprocess.run(["cat", place], check=False, capture_output=True)  # noqa: ASYNC221
+        found.append(cat.returncode == 0)
+    return float(sum(found))
+
+
+def reads(path):
+    try:
+        return bool(Path(path).read_bytes())
+    except OSError:
+        return False

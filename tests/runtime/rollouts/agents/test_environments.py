@@ -8,8 +8,9 @@ import pytest
 
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.seeds import derive_seed
-from grpo_runtime.rollouts.agents.environments import Shared
+from grpo_runtime.rollouts.agents.environments import Shared, by_column, by_weight
 from grpo_runtime.rollouts.collect import Take
+from grpo_runtime.rollouts.function.tries import Part, Sample
 from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import EngineError, GenerateRequest
 
@@ -60,20 +61,43 @@ def groups(count: int) -> list[Group]:
 @pytest.mark.parametrize("stays_awake", [False, True])
 async def test_groups_are_shared_by_weight_and_always_in_the_same_way(stays_awake: bool):
     engines, sources = RestingEngines(), [NotedSource(), NotedSource(), NotedSource()]
-    shared = Shared(sources, engines, weights=[1.0, 2.0, 5.0])  # type: ignore[arg-type]
+    place_of = by_weight([1.0, 2.0, 5.0])
+    shared = Shared([[source] for source in sources], engines, place_of=place_of)  # type: ignore[arg-type]
     await shared.sample(groups(800), take=lambda *_: None, stays_awake=stays_awake)
     counts = [len(source.numbers) for source in sources]
     assert sum(counts) == 800
     assert [round(count / 100) for count in counts] == [1, 2, 5]
     assert engines.num_rests == (0 if stays_awake else 1)
-    places = Counter(shared.place_of(group) for group in reversed(groups(800)))
+    places = Counter(place_of(group) for group in reversed(groups(800)))
     assert [places[place] for place in range(3)] == counts
 
 
 async def test_one_that_fails_ends_the_others_with_its_own_error():
     engines, sources = RestingEngines(), [NotedSource(fails=True), NotedSource(ends=False)]
-    shared = Shared(sources, engines, weights=[1.0, 1.0])  # type: ignore[arg-type]
+    shared = Shared([[source] for source in sources], engines, place_of=by_weight([1.0, 1.0]))  # type: ignore[arg-type]
     with pytest.raises(EngineError, match="lost"):
         await shared.sample(groups(20), take=lambda *_: None)
     assert sources[1].was_cancelled
     assert engines.num_rests == 0
+
+
+async def test_a_row_may_name_its_environment_and_each_process_of_it_is_asked():
+    engines, sources = RestingEngines(), [[NotedSource()], [NotedSource(), NotedSource()]]
+    asked = groups(4)
+    for group, plays in zip(asked, ("tool", "game", "game", "tool"), strict=True):
+        group.prompt = Prompt(index=0, content="a", columns={"plays": plays})
+    place_of = by_column("plays", names=["game", "tool"])
+    await Shared(sources, engines, place_of=place_of).sample(asked, take=lambda *_: None)  # type: ignore[arg-type]
+    assert [[source.numbers for source in each] for each in sources] == [[[1, 2]], [[0, 3], [0, 3]]]
+
+
+@pytest.mark.parametrize(("group_size", "of"), [(8, 3), (1, 4), (4, 4), (2, 1)])
+def test_every_sample_is_of_one_process_and_all_have_as_many(group_size: int, of: int):
+    prompt, requests = Prompt(index=0, content="a", columns={}), [GenerateRequest((1,), 0)] * group_size
+    samples = [
+        Sample(Group(step=0, number=number, prompt=prompt, requests=requests), place)
+        for number in range(12)
+        for place in range(group_size)
+    ]
+    counts = [sum(Part(place, of).has(sample) for sample in samples) for place in range(of)]
+    assert sum(counts) == len(samples) and max(counts) - min(counts) <= 1

@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 from chats import END, ScriptedPolicy, chat_model, chat_tokenizer, tokens, written
 
+from grpo_api.contract.environment import Env
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.errors import UserError
 from grpo_runtime.gateway.gateway import Gateway
 from grpo_runtime.gateway.server import application
 from grpo_runtime.gateway.serving import served
 from grpo_runtime.gateway.session import Limits
+from grpo_runtime.process.confinement import landlock_version
 from grpo_runtime.rollouts.agents.source import Agent, AgentOptions
+from grpo_runtime.rollouts.function.shared_process import HANG_SECONDS
 from grpo_runtime.rollouts.function.turn_sampler import TurnSampler
 from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import FunctionFailedError, GenerateRequest, Rollout, RolloutLostError
@@ -47,12 +50,13 @@ async def play(
     policy: Policy,
     *,
     columns: dict[str, Any] | None = None,
-    timeout_seconds: float = HUNG_SECONDS,
     limits: Limits | None = None,
+    hang_seconds: float = HANG_SECONDS,
+    num_tries: int = 3,
 ) -> list[Rollout]:
     """The completions of a group."""
     group = group_of(columns or {})
-    await play_groups(agent, policy, [group], timeout_seconds=timeout_seconds, limits=limits)
+    await play_groups(agent, policy, [group], limits=limits, hang_seconds=hang_seconds, num_tries=num_tries)
     return group.completions
 
 
@@ -78,15 +82,15 @@ async def play_groups(
     policy: Policy,
     groups: Sequence[Group],
     *,
-    timeout_seconds: float = HUNG_SECONDS,
     limits: Limits | None = None,
+    hang_seconds: float = HANG_SECONDS,
+    num_tries: int = 3,
 ) -> None:
     gateway = Gateway(chat_model(), TurnSampler(policy))  # type: ignore[arg-type]
     options = AgentOptions(
         name="game",
         function=f"agent_examples:{agent}",
         file=None,
-        timeout_seconds=timeout_seconds,
         limits=limits or Limits(),
     )
 
@@ -97,7 +101,7 @@ async def play_groups(
     async with (
         asyncio.timeout(HUNG_SECONDS),
         served(app) as url,
-        Agent(options, pauses_seconds=(0.0, 0.0)) as running,
+        Agent(options, pauses_seconds=[0.0] * (num_tries - 1), hang_seconds=hang_seconds) as running,
     ):
         source = running.over(policy, gateway, url=f"{url}/v1")  # type: ignore[arg-type]
         await source.sample(groups, take=take)
@@ -133,6 +137,16 @@ async def test_what_agents_sample_is_trained_and_what_games_and_tools_say_is_not
     assert [request.seed for request in policy.requests].count(SEEDS[0]) == 3
 
 
+async def test_what_a_judge_samples_is_not_trained():
+    policy = Policy(lambda prompt: f"{'7' if 'Score 0.' in prompt else '0'}{END}")
+    for episode in await play("asks_a_judge", policy):
+        assert (episode.returned, len(episode.sequences), episode.num_sampled) == (7.0, 1, 2)
+        assert episode.is_terminated
+    own = {request.own_parameters for request in policy.requests}
+    assert own == {None, '{"temperature": 0}'}
+    assert len({request.seed for request in policy.requests}) == 2 * len(SEEDS)
+
+
 async def test_an_episode_that_failed_is_begun_again_and_the_others_are_kept(tmp_path: Path):
     policy = Policy(counts_up)
     rollouts = await play("fails_once", policy, columns={"marker": str(tmp_path / "failed")})
@@ -152,9 +166,27 @@ async def test_an_agent_that_always_fails_ends_the_run_with_its_words(agent: str
         await play(agent, Policy(counts_up))
 
 
-async def test_an_agent_that_does_not_end_is_given_up_at_its_deadline():
-    with pytest.raises(FunctionFailedError, match="environment game: the agent failed"):
-        await play("hangs", Policy(counts_up), timeout_seconds=0.5)
+async def test_an_episode_whose_time_is_over_is_cut_and_no_failure():
+    policy = Policy(counts_up)
+    for episode in await play("waits_after_its_call", policy, limits=Limits(seconds=3)):
+        assert (episode.num_sampled, episode.is_terminated, episode.returned) == (2, False, None)
+    assert len(policy.requests) == len(SEEDS)
+
+
+async def test_an_agent_that_calls_nothing_until_its_time_is_over_has_failed():
+    with pytest.raises(FunctionFailedError, match=r"it got no answer within limits\.seconds \(0\.5\)"):
+        await play("hangs", Policy(counts_up), limits=Limits(seconds=0.5), num_tries=1)
+
+
+async def test_an_agent_that_blocks_its_event_loop_has_failed():
+    with pytest.raises(FunctionFailedError, match=r"its event loop was blocked for more than 0\.2 s"):
+        await play(
+            "blocks_after_its_call",
+            Policy(counts_up),
+            limits=Limits(seconds=3),
+            hang_seconds=0.2,
+            num_tries=1,
+        )
 
 
 async def test_engines_that_fail_are_told_as_such_and_no_agent_is_tried_again():
@@ -180,3 +212,34 @@ async def test_an_agent_that_goes_on_past_its_limit_has_what_it_sampled_until_th
         assert [sequence.is_terminated for sequence in episode.sequences] == [False] * 3
         assert (episode.num_sampled, episode.returned) == (6, None)
     assert len(policy.requests) == 6
+
+
+@pytest.mark.parametrize("is_pod", [True, False])
+async def test_an_agent_in_a_pod_finds_no_token_of_its_job(
+    is_pod: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Outside of pods the files are those of the user who runs it."""
+    if not landlock_version():
+        pytest.skip("this kernel has no Landlock, so nothing hides files")
+    folders = {
+        Env.TOKENS_DIR: tmp_path / "etc" / "tokens",
+        Env.VOLUMES_DIR: tmp_path / "volumes",
+        "HF_TOKEN_PATH": tmp_path / "etc" / "hub" / "token",
+    }
+    tokens_of_job = [
+        tmp_path / "etc" / "tokens" / "admin-token",
+        tmp_path / "volumes" / "secrets" / "bucket" / "secretAccessKey",
+        tmp_path / "etc" / "hub" / "token",
+    ]
+    data = tmp_path / "volumes" / "configmaps" / "data.jsonl"
+    for path in (*tokens_of_job, data):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("of the job")
+    for name, folder in folders.items():
+        monkeypatch.setenv(name, str(folder))
+    monkeypatch.setenv("HF_TOKEN", "of the job")
+    if is_pod:
+        monkeypatch.setenv(Env.STALL_TIMEOUT_SECONDS, "1800")
+    columns = {"places": [str(path) for path in tokens_of_job], "data": str(data)}
+    for episode in await play("looks_for_tokens", Policy(counts_up), columns=columns):
+        assert (episode.returned == 0) == is_pod
