@@ -90,6 +90,7 @@ def resolve_into(
         "max_samples_per_engine": _samples_per_engine(spec),
         "algorithm": resolve_algorithm(spec.algorithm),
         "model": _model(spec),
+        "dataset": spec.resolved_dataset,
         "engine": _with(ResolvedEngine, spec.engine, sleep_level=_sleep_level(spec)),
         "weight_sync": _with(
             ResolvedWeightSync,
@@ -134,7 +135,8 @@ def _rewards(spec: GRPOJobSpec, *, threads_per_process: int | None) -> tuple[Res
     num_threads = trainer.threads_per_process or threads_per_process or 1
     of_models = max(num_cores, num_threads * trainer.num_processes)
     return tuple(
-        _reward(reward, num_cores=num_cores, num_cores_of_models=of_models) for reward in spec.rewards
+        _reward(reward, num_cores=num_cores, num_cores_of_models=of_models)
+        for reward in spec.resolved_rewards
     )
 
 

@@ -17,7 +17,7 @@ _FILE = r"[^?#]+\.(jsonl|parquet)"
 
 _MODEL_FILES = rf"{_HUB}|pvc://{_OBJECT}(/[^?#]+)?|file:///[^?#]+"
 
-BUILTIN_TASKS = ("copy", "reverse", "add")
+BUILTIN_TASKS = ("copy", "reverse", "add", "numbers")
 """Datasets that the runtime makes itself: `builtin://NAME`."""
 _NO_SCHEME = "[^:]+"
 _DATASET = (

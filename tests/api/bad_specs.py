@@ -150,20 +150,25 @@ _OTHERWISE: dict[tuple[Step, ...], KubeObject] = {
             ("engine", "required", "preferred"),
         )
     },
-    # completions have one maker, which is in one place
+    # completions have one maker, which is in one place, and only then a row may name it
     **{
-        ("spec", "environments", *more): merged(
+        ("spec", *more): merged(
             GOOD[-1].job,
             {
                 "spec": {
                     "sampling": {"rolloutFunction": None},
-                    "environments": [{"name": "game", "limits": {}, **place}],
+                    "environments": [{"name": "game", "limits": {"seconds": 60}, **place}],
+                    "dataset": {"environment": "plays"},
                 }
             },
         )
         for more, place in (
-            ((), {"function": "a:b"}),
-            ((0, "configMap"), {"configMap": {"name": "code", "key": "a.py", "function": "b"}}),
+            (("environments",), {"function": "a:b"}),
+            (
+                ("environments", 0, "configMap"),
+                {"configMap": {"name": "code", "key": "a.py", "function": "b"}},
+            ),
+            (("dataset", "environment"), {"function": "a:b"}),
         )
     },
     # a checkpoint has one place

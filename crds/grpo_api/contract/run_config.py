@@ -12,6 +12,7 @@ from grpo_api.contract.versions import SCHEMA_VERSION, require_schema_version
 from grpo_api.contract.weight_sync_choice import REGISTRY_NAMES
 from grpo_api.model import ApiModel
 from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec
+from grpo_api.v1alpha1.spec.dataset import DatasetSpec
 from grpo_api.v1alpha1.spec.engine import EngineSpec
 from grpo_api.v1alpha1.spec.job_spec import Mode
 from grpo_api.v1alpha1.spec.loss import RatioLevel
@@ -101,6 +102,7 @@ class RunConfig(RunSections):
     """
 
     model: ResolvedModel
+    dataset: DatasetSpec
     algorithm: ResolvedAlgorithm
     rewards: tuple[ResolvedReward, ...]
     engine: ResolvedEngine

@@ -1,5 +1,6 @@
 """`dataset.source`: from a URL in the spec to prompts."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,8 @@ def load_prompts(run_config: RunConfig, *, volumes_dir: Path, needs_answers: boo
     """Every prompt of the run's dataset, at least one, in the dataset's order.
 
     A column that some rows lack is None there. Raises UserError for a source that cannot be read or has no
-    rows, for a row without a prompt, and for a missing column; where the rewards need answers
-    (`needs_answers`), for one that nothing can be compared with.
+    rows, for a row without a prompt, for a missing column, and for a row that names no environment of the
+    job; where the rewards need answers (`needs_answers`), for one that nothing can be compared with.
     """
     dataset = run_config.dataset
     rows = _rows(run_config, volumes_dir=volumes_dir)
@@ -73,13 +74,20 @@ def load_prompts(run_config: RunConfig, *, volumes_dir: Path, needs_answers: boo
     )
     if needs_answers:
         check_answers(prompts, column=dataset.answer)
+    if dataset.environment is not None:
+        _require_column(dataset.environment, names, field="dataset.environment", source=dataset.source)
+        known = [environment.name for environment in run_config.environments or ()]
+        _require_environments(prompts, column=dataset.environment, known=known)
     return prompts
 
 
 def _rows(run_config: RunConfig, *, volumes_dir: Path) -> list[Row]:
     source = parse_source(run_config.dataset.source)
     if source.scheme is Scheme.BUILTIN:
-        return [{"prompt": prompt, "answer": answer} for prompt, answer in TASKS[source.name]()]
+        return [
+            {"prompt": prompt} | ({} if answer is None else {"answer": answer})
+            for prompt, answer in TASKS[source.name]()
+        ]
     if source.scheme is Scheme.HUB:
         return read_hub(source.name, dataset=run_config.dataset, hub=run_config.hub)
     if source.scheme is Scheme.REASONING_GYM:
@@ -104,6 +112,15 @@ def _read_file(source: Source, *, url: str, volumes_dir: Path) -> list[Row]:
 def _require_column(name: str, names: list[str], *, field: str, source: str) -> None:
     if name not in names:
         raise UserError(f"{field} ({name}) is not a column of {source}: it has {', '.join(sorted(names))}")
+
+
+def _require_environments(prompts: Sequence[Prompt], *, column: str, known: Sequence[str]) -> None:
+    for prompt in prompts:
+        if (found := prompt.columns[column]) not in known:
+            raise UserError(
+                f"row {prompt.index + 1} of the dataset has {found!r} in column {column}, which is no "
+                f"environment of this job: it has {', '.join(known)}"
+            )
 
 
 def _content(value: Any, *, column: str, row: int, has_structs: bool) -> str | Messages:

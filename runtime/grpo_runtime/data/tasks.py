@@ -28,9 +28,17 @@ def add_task() -> Iterator[tuple[str, str]]:
             yield f"{left}+{right}=", str(left + right)
 
 
-TASKS: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
+def numbers_task() -> Iterator[tuple[str, None]]:
+    """`0` to `9999`, without answers: agents make a task of each."""
+    for number in range(10_000):
+        yield str(number), None
+
+
+TASKS: dict[str, Callable[[], Iterator[tuple[str, str | None]]]] = {
     "copy": copy_task,
     "reverse": reverse_task,
     "add": add_task,
+    "numbers": numbers_task,
 }
-"""Tasks by the name after builtin://. Each yields (prompt, answer), always in the same order."""
+"""Tasks by the name after builtin://. Each yields (prompt, answer), always in the same order; None where
+prompts have no answers."""

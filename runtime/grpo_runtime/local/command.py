@@ -164,7 +164,7 @@ def _parse(document: Document) -> GRPOJob:
     found = problems(document.data)
     if not found:
         job = parse_job(document.data)
-        found = list(spec_problems(rewards=job.spec.rewards, sampling=job.spec.sampling))
+        found = list(spec_problems(rewards=job.spec.resolved_rewards, sampling=job.spec.sampling))
     if found:
         lines = "\n".join(f"  {problem}" for problem in found)
         raise UserError(f"{document.path}:{document.line}: {count(len(found), 'problem')}\n{lines}")

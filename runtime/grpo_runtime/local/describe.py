@@ -22,7 +22,7 @@ def describe(job: GRPOJob) -> str:
         **_ahead(job),
         "reads": _reads(job),
         **_resumes(job),
-        "rewards": ", ".join(f"{reward.name} x {reward.weight:g}" for reward in job.spec.rewards),
+        "rewards": ", ".join(f"{reward.name} x {reward.weight:g}" for reward in job.spec.resolved_rewards),
         "checkpoints": _checkpoints(job),
         "locally": _locally(job),
     }
@@ -157,7 +157,7 @@ def _reads(job: GRPOJob) -> str:
     run = resolve(job)
     needed = (*volumes_of(run), *resumed_volumes_of(run), *secrets_of(run))
     volumes = [f"{words[volume.kind]} {volume.name}" for volume in needed]
-    return ", ".join([f"model {spec.model.source}", f"dataset {spec.dataset.source}", *volumes])
+    return ", ".join([f"model {spec.model.source}", f"dataset {spec.resolved_dataset.source}", *volumes])
 
 
 def _resumes(job: GRPOJob) -> dict[str, str]:

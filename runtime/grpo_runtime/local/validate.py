@@ -100,7 +100,7 @@ def _has_good_data(document: Document, *, documents: Sequence[Document], volumes
 def _problems_beyond_the_api(job: GRPOJob) -> Iterator[Problem]:
     """Problems that only Python and its libraries can find."""
     spec = job.spec
-    yield from spec_problems(rewards=spec.rewards, sampling=spec.sampling)
+    yield from spec_problems(rewards=spec.resolved_rewards, sampling=spec.sampling)
     tasks = _tasks(spec)
     if not tasks or not _can_ask_for_tasks():
         return
@@ -116,8 +116,9 @@ def _problems_beyond_the_api(job: GRPOJob) -> Iterator[Problem]:
 
 def _tasks(spec: GRPOJobSpec) -> dict[str, str]:
     """The sources whose prompts are made by reasoning-gym, by their fields."""
-    evaluated = spec.dataset.of_evaluation
-    sources = {"dataset.source": spec.dataset.source}
+    dataset = spec.resolved_dataset
+    evaluated = dataset.of_evaluation
+    sources = {"dataset.source": dataset.source}
     if evaluated is not None:
         sources["dataset.eval.source"] = evaluated.source
     return {

@@ -231,7 +231,7 @@ def _with_rewards_of(run_config: RunConfig, known: RunConfig, *, job: GRPOJob) -
     begun = {reward.name: reward for reward in known.rewards}
     rewards = tuple(
         _as_begun(resolved, begun[resolved.name], spec=spec) if resolved.name in begun else resolved
-        for spec, resolved in zip(job.spec.rewards, run_config.rewards, strict=True)
+        for spec, resolved in zip(job.spec.resolved_rewards, run_config.rewards, strict=True)
     )
     return run_config.model_copy(update={"rewards": rewards})
 

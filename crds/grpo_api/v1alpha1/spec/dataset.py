@@ -57,14 +57,14 @@ class EvalSpec(ApiModel):
 
 @rule(
     cel="!(self.source.startsWith('builtin://') || self.source.startsWith('reasoning-gym://')) || "
-    "(self.prompt == 'prompt' && self.answer == 'answer')",
-    sentence="dataset.prompt and dataset.answer name columns of a file, and a builtin:// or reasoning-gym:// "
-    "source has none: remove them",
+    "(self.prompt == 'prompt' && self.answer == 'answer' && !has(self.environment))",
+    sentence="dataset.prompt, answer and environment name columns of a file, and a builtin:// or "
+    "reasoning-gym:// source has none: remove them",
 )
-def only_files_have_columns(source: str, prompt: str, answer: str) -> bool:
+def only_files_have_columns(source: str, prompt: str, answer: str, environment: str | None) -> bool:
     """Only a dataset of files has columns to name."""
     has_columns = not source.startswith(("builtin://", "reasoning-gym://"))
-    return has_columns or (prompt == "prompt" and answer == "answer")
+    return has_columns or (prompt == "prompt" and answer == "answer" and environment is None)
 
 
 @rule(
@@ -117,7 +117,7 @@ class DatasetSpec(ApiModel):
     `file:///PATH` are .jsonl or .parquet files on a PersistentVolumeClaim, in a ConfigMap and in the image.
     `reasoning-gym://TASK?SETTING=VALUE&...` makes its own prompts, which the builtin reward `reasoning_gym`
     scores. `builtin://copy`, `builtin://reverse` and `builtin://add` are tiny tasks that a tiny model learns
-    in minutes."""
+    in minutes. `builtin://numbers` are the numbers from 0 to 9999, for agents that make a task of each."""
     split: Annotated[str, Field(min_length=1, max_length=253)] | None = None
     """Split of an `hf://` dataset. Defaults to `train`."""
     subset: Annotated[str, Field(min_length=1, max_length=253)] | None = None
@@ -128,6 +128,9 @@ class DatasetSpec(ApiModel):
     """Column with the prompt: a string, or a list of chat messages."""
     answer: Annotated[str, Field(min_length=1, max_length=253)] = "answer"
     """Column with the reference answer, which built-in rewards compare completions with."""
+    environment: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+    """Column with the name of the environment whose agent makes the completions of a row. Without it each
+    environment gets its share of the prompts, by its weight."""
     shuffle: bool = True
     """Shuffle the prompts anew in every epoch, seeded by algorithm.seed."""
     eval: EvalSpec | None = None

@@ -6,8 +6,9 @@ from pydantic import Field
 
 from grpo_api.model import NOT_STORED, ApiModel
 from grpo_api.rule import rule
+from grpo_api.v1alpha1.spec.dataset import DatasetSpec
 from grpo_api.v1alpha1.spec.fields import CodeRef, FunctionPath
-from grpo_api.v1alpha1.spec.rewards import BuiltinReward, Name, RewardSpec
+from grpo_api.v1alpha1.spec.rewards import MOST_WORKERS, BuiltinReward, Name, RewardSpec
 from grpo_api.v1alpha1.spec.sampling import History, SamplingSpec
 
 
@@ -18,14 +19,16 @@ class EpisodeLimitsSpec(ApiModel):
     turns: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Calls."""
     tokens: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
-    """Sampled tokens of all calls. The last call ends with the last of them."""
+    """Sampled tokens of all calls. The last call ends with the last of them. Defaults to
+    engine.maxModelLen."""
     prompt_tokens: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
     """Prompt of one call. A longer one is answered at once with no text, as one that leaves no room in
-    engine.maxModelLen is."""
+    engine.maxModelLen is, which is the default."""
     sequences: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Sequences that are trained. A call that does not continue the chat of an earlier one begins one."""
     seconds: Annotated[int, Field(ge=1, le=604_800), NOT_STORED] = 600
-    """Time from the beginning of the episode to its end. Defaults to 600."""
+    """Time from the beginning of the episode to its end. What is being sampled then is still answered, and
+    the agent is cancelled. Shorter than stallTimeoutSeconds. Defaults to 600."""
 
 
 @rule(
@@ -39,8 +42,8 @@ def environment_has_one_place(function: str | None, config_map: CodeRef | None) 
 
 class EnvironmentSpec(ApiModel):
     """An agent that makes completions: a coroutine of yours `async def agent(client, task)`, where `client`
-    is an AsyncOpenAI. What the policy answers to its calls is trained. Set one of `function` and
-    `configMap`."""
+    is an AsyncOpenAI. What the policy answers to its calls is trained. It may bring its tasks and its
+    rewards, in place of `dataset` and `rewards`. Set one of `function` and `configMap`."""
 
     rules = (environment_has_one_place,)
 
@@ -52,6 +55,9 @@ class EnvironmentSpec(ApiModel):
     """A coroutine whose code is in a ConfigMap."""
     weight: Annotated[float, Field(gt=0, le=1000), NOT_STORED] = 1.0
     """Which share of the prompts it gets, beside the weights of the other environments. Defaults to 1."""
+    workers: Annotated[int, Field(ge=1, le=MOST_WORKERS), NOT_STORED] = 1
+    """Processes of the first trainer pod that run its agent, each with a part of the episodes in one event
+    loop. Defaults to 1; more are for agents that compute."""
     limits: EpisodeLimitsSpec = EpisodeLimitsSpec()
     """What one episode may use."""
 
@@ -72,18 +78,63 @@ def completions_have_one_maker(
 
 
 @rule(
-    cel="has(self.environments) || "
+    cel="has(self.environments) || (has(self.dataset) && has(self.rewards))",
+    sentence="dataset and rewards are missing, without which a job needs environments that bring tasks and "
+    "rewards: add both, or environments",
+)
+def tasks_and_rewards_come_from_somewhere(
+    environments: tuple[EnvironmentSpec, ...] | None,
+    dataset: DatasetSpec | None,
+    rewards: tuple[RewardSpec, ...] | None,
+) -> bool:
+    """An agent may make its own tasks, and return rewards."""
+    return environments is not None or (dataset is not None and rewards is not None)
+
+
+@rule(
+    cel="!has(self.dataset) || !has(self.dataset.environment) || (has(self.environments) && "
+    "self.environments.all(e, !has(e.weight) || e.weight == 1.0))",
+    sentence="dataset.environment is the column that names the environment of each row: add environments, "
+    "and remove their weight, which has no effect then",
+    field=".dataset.environment",
+)
+def rows_name_environments(
+    environments: tuple[EnvironmentSpec, ...] | None, dataset: DatasetSpec | None
+) -> bool:
+    """Either rows or weights say which environment makes a completion."""
+    if dataset is None or dataset.environment is None:
+        return True
+    return environments is not None and all(environment.weight == 1 for environment in environments)
+
+
+@rule(
+    cel="!has(self.environments) || self.environments.all(e, (has(e.limits) && has(e.limits.seconds) ? "
+    "e.limits.seconds : 600) < self.stallTimeoutSeconds)",
+    sentence="limits.seconds of environments (600 where it is not set) must be below stallTimeoutSeconds "
+    "({stallTimeoutSeconds}), because an episode that takes its time is no stall: lower it, or raise "
+    "stallTimeoutSeconds",
+    field=".environments",
+)
+def episodes_are_no_stall(
+    environments: tuple[EnvironmentSpec, ...] | None, stall_timeout_seconds: int
+) -> bool:
+    """Nothing but a finished episode is progress."""
+    return all(environment.limits.seconds < stall_timeout_seconds for environment in environments or ())
+
+
+@rule(
+    cel="has(self.environments) || !has(self.rewards) || "
     "!self.rewards.exists(reward, has(reward.builtin) && reward.builtin == 'environment')",
     sentence="rewards have the builtin environment, which is what an agent returns: add environments or take "
     "another reward",
     field=".rewards",
 )
 def returned_reward_has_its_environment(
-    environments: tuple[EnvironmentSpec, ...] | None, rewards: tuple[RewardSpec, ...]
+    environments: tuple[EnvironmentSpec, ...] | None, rewards: tuple[RewardSpec, ...] | None
 ) -> bool:
     """Only an agent returns rewards."""
     return environments is not None or all(
-        reward.builtin is not BuiltinReward.ENVIRONMENT for reward in rewards
+        reward.builtin is not BuiltinReward.ENVIRONMENT for reward in rewards or ()
     )
 
 

@@ -19,6 +19,7 @@ from grpo_api.v1alpha1.spec.colocated import (
     colocated_has_no_rollout,
     ray_is_behind_its_policy,
 )
+from grpo_api.v1alpha1.spec.dataset import DatasetSpec
 from grpo_api.v1alpha1.spec.engine import (
     colocated_engine_has_one_stage,
     colocated_engine_has_whole_experts,
@@ -36,7 +37,10 @@ from grpo_api.v1alpha1.spec.engine import (
 from grpo_api.v1alpha1.spec.environments import (
     chats_have_environments,
     completions_have_one_maker,
+    episodes_are_no_stall,
     returned_reward_has_its_environment,
+    rows_name_environments,
+    tasks_and_rewards_come_from_somewhere,
 )
 from grpo_api.v1alpha1.spec.failure_policy import FailurePolicySpec
 from grpo_api.v1alpha1.spec.fields import ClaimName, Image
@@ -46,7 +50,13 @@ from grpo_api.v1alpha1.spec.model import (
     reference_can_be_spread,
     reference_has_own_weights,
 )
-from grpo_api.v1alpha1.spec.rewards import overlong_fits, scorer_has_its_dataset, some_reward_counts
+from grpo_api.v1alpha1.spec.rewards import (
+    BuiltinReward,
+    RewardSpec,
+    overlong_fits,
+    scorer_has_its_dataset,
+    some_reward_counts,
+)
 from grpo_api.v1alpha1.spec.rollout import RolloutSpec
 from grpo_api.v1alpha1.spec.run_sections import (
     RunSections,
@@ -128,7 +138,10 @@ class GRPOJobSpec(RunSections):
         scorer_has_its_dataset,
         some_reward_counts,
         returned_reward_has_its_environment,
+        tasks_and_rewards_come_from_somewhere,
         completions_have_one_maker,
+        rows_name_environments,
+        episodes_are_no_stall,
         chats_have_environments,
         prompt_fits,
         every_rank_has_samples,
@@ -234,6 +247,17 @@ class GRPOJobSpec(RunSections):
         if self.mode is not Mode.AUTO:
             return self.mode
         return Mode.COLOCATED if self.rollout is None else Mode.DISAGGREGATED
+
+    @property
+    def resolved_dataset(self) -> DatasetSpec:
+        """`dataset`, or the numbers that agents make tasks of."""
+        return self.dataset or DatasetSpec(source="builtin://numbers")
+
+    @property
+    def resolved_rewards(self) -> tuple[RewardSpec, ...]:
+        """`rewards`, or what agents return."""
+        own = BuiltinReward.ENVIRONMENT
+        return self.rewards or (RewardSpec(name=own.value, builtin=own),)
 
     @property
     def resolved_dtype(self) -> Dtype:

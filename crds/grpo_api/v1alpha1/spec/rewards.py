@@ -212,36 +212,36 @@ class RewardSpec(ApiModel):
 
 
 @rule(
-    cel="self.rewards.all(reward, !has(reward.overlongTokens) || "
+    cel="!has(self.rewards) || self.rewards.all(reward, !has(reward.overlongTokens) || "
     "reward.overlongTokens <= self.sampling.maxTokens)",
     sentence="overlongTokens in rewards must not exceed sampling.maxTokens ({sampling.maxTokens}): lower it "
     "or raise maxTokens",
     field=".rewards",
 )
-def overlong_fits(rewards: tuple[RewardSpec, ...], sampling: SamplingSpec) -> bool:
+def overlong_fits(rewards: tuple[RewardSpec, ...] | None, sampling: SamplingSpec) -> bool:
     """The interval of `length` is not longer than the longest completion."""
-    return all((reward.overlong_tokens or 0) <= sampling.max_tokens for reward in rewards)
+    return all((reward.overlong_tokens or 0) <= sampling.max_tokens for reward in rewards or ())
 
 
 @rule(
-    cel="self.dataset.source.startsWith('reasoning-gym://') || "
+    cel="(has(self.dataset) && self.dataset.source.startsWith('reasoning-gym://')) || !has(self.rewards) || "
     "!self.rewards.exists(reward, has(reward.builtin) && reward.builtin == 'reasoning_gym')",
     sentence="rewards have the builtin reasoning_gym, which is the scorer of a reasoning-gym:// dataset: "
     "take such a dataset or another reward",
     field=".rewards",
 )
-def scorer_has_its_dataset(rewards: tuple[RewardSpec, ...], dataset: DatasetSpec) -> bool:
+def scorer_has_its_dataset(rewards: tuple[RewardSpec, ...] | None, dataset: DatasetSpec | None) -> bool:
     """The scorer of reasoning-gym needs its own prompts."""
-    has_scorer = any(reward.builtin is BuiltinReward.REASONING_GYM for reward in rewards)
-    return not has_scorer or dataset.source.startswith("reasoning-gym://")
+    has_scorer = any(reward.builtin is BuiltinReward.REASONING_GYM for reward in rewards or ())
+    return not has_scorer or (dataset is not None and dataset.source.startswith("reasoning-gym://"))
 
 
 @rule(
-    cel="self.rewards.exists(reward, !has(reward.weight) || reward.weight != 0.0)",
+    cel="!has(self.rewards) || self.rewards.exists(reward, !has(reward.weight) || reward.weight != 0.0)",
     sentence="rewards must not all have weight 0, because then nothing is learned: set the weight of at "
     "least one",
     field=".rewards",
 )
-def some_reward_counts(rewards: tuple[RewardSpec, ...]) -> bool:
+def some_reward_counts(rewards: tuple[RewardSpec, ...] | None) -> bool:
     """At least one reward has an effect."""
-    return any(reward.weight != 0 for reward in rewards)
+    return rewards is None or any(reward.weight != 0 for reward in rewards)

@@ -41,10 +41,14 @@ class RunSections(ApiModel):
 
     model: ModelSpec
     """The policy to start from."""
-    dataset: DatasetSpec
-    """Where prompts come from."""
-    rewards: Annotated[tuple[RewardSpec, ...], Field(min_length=1, max_length=16), KeyedBy("name")]
-    """Reward functions. The reward of a completion is their weighted sum."""
+    dataset: DatasetSpec | None = None
+    """Where prompts come from. A job with environments may do without: their agents then get a number from 0
+    to 9999 as the prompt, the same for all completions of a group, to make a task of."""
+    rewards: Annotated[tuple[RewardSpec, ...], Field(min_length=1, max_length=16), KeyedBy("name")] | None = (
+        None
+    )
+    """Reward functions. The reward of a completion is their weighted sum. A job with environments may do
+    without: what an agent returns is the reward then."""
     algorithm: AlgorithmSpec
     """GRPO: how long to train, on how many prompts and completions, with which loss and optimizer."""
     sampling: SamplingSpec = SamplingSpec()
