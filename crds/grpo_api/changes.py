@@ -57,8 +57,10 @@ def stays(path: str, *, is_optional: bool) -> Transition:
 
 
 def names_stay(path: str, *, key: str) -> Transition:
-    """The rule that a list keeps the items that `key` distinguishes, in their order."""
-    cel = f"self.{path}.map(item, item.{key}) == oldSelf.{path}.map(item, item.{key})"
+    """The rule that a list keeps the items that `key` distinguishes, in their order, and is neither added nor
+    removed."""
+    same = f"self.{path}.map(item, item.{key}) == oldSelf.{path}.map(item, item.{key})"
+    cel = f"has(self.{path}) == has(oldSelf.{path}) && (!has(self.{path}) || {same})"
     return Transition(cel, stays(path, is_optional=False).sentence, field=f".{path}")
 
 

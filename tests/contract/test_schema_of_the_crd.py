@@ -150,9 +150,11 @@ def test_a_status_has_no_defaults():
 
 def test_an_object_of_the_spec_that_may_be_left_out_has_its_defaults():
     for name, section in SCHEMA["properties"]["spec"]["properties"].items():
-        # rollout, colocated, async and scheduling have none: their presence decides. report is NOT_STORED
+        # dataset, rollout, colocated, async and scheduling have none: their presence decides. report is
+        # NOT_STORED
         is_optional = name not in [
             *SCHEMA["properties"]["spec"]["required"],
+            "dataset",
             "rollout",
             "colocated",
             "async",

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from grpo_runtime.gateway.chat_template import Message
@@ -46,7 +45,7 @@ _LONGEST_STOP, _MOST_STOPS = 256, 16
 class Terms:
     """Who decides how a session is sampled."""
 
-    given: Mapping[str, float] = MappingProxyType({})
+    given: Mapping[str, float]
     """The job's values of JOB_DECIDES: a request that asks for one of these overrides nothing."""
     vocab_size: int
     """Token ids are below it."""

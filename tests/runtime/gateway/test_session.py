@@ -11,7 +11,7 @@ from grpo_runtime.gateway.chat_request import Terms, read_chat_request
 from grpo_runtime.gateway.own_parameters import BadFieldError
 from grpo_runtime.gateway.session import Answer, LimitReachedError, Limits, Session
 
-TERMS = Terms(vocab_size=len(chat_tokenizer()))
+TERMS = Terms(given={}, vocab_size=len(chat_tokenizer()))
 USER, LOW = {"role": "user", "content": "Guess."}, {"role": "user", "content": "low"}
 
 
