@@ -38,7 +38,7 @@ def _arguments(found: object) -> str:
         return found.strip()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Exchange:
     """A call that was answered: the chat up to its reply, and the tokens of all that."""
 

@@ -64,6 +64,8 @@ class Turn:
     request: GenerateRequest | None
     """What is sampled; None where there is no room for a token."""
     prompt_ids: tuple[int, ...]
+    continues: Exchange | None = None
+    """The call whose chat it goes on with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +99,8 @@ class Session:
     def __post_init__(self) -> None:
         self.record = Record(max_tokens=self.model.max_model_len)
         self._exchanges: list[Exchange] = []
+        self._chats: dict[Exchange, list[Message]] = {}
+        """Those that no later call goes on with."""
         self._is_late = False
         self._numbers: set[int] = set()
         """Of turns that are open or answered."""
@@ -108,7 +112,9 @@ class Session:
         Raises LimitReachedError, and BadFieldError for a chat that the template refuses.
         """
         self._require_limits()
-        prompt_ids = asked.prompt_ids if isinstance(asked, TokenRequest) else self._prompt(asked)
+        is_chat = isinstance(asked, ChatRequest)
+        found = self._continued(asked) if is_chat else None
+        prompt_ids = self._prompt(asked, found) if is_chat else asked.prompt_ids
         for name in asked.overridden:
             self.overridden[name] = self.overridden.get(name, 0) + 1
         room = self._room(prompt_ids, asked.max_tokens)
@@ -126,7 +132,13 @@ class Session:
             stop=asked.stop,
             own_parameters=None if own is None else own.json,
         )
-        return Turn(number=number, asked=asked, request=request if room > 0 else None, prompt_ids=prompt_ids)
+        return Turn(
+            number=number,
+            asked=asked,
+            request=request if room > 0 else None,
+            prompt_ids=prompt_ids,
+            continues=found,
+        )
 
     def take(self, turn: Turn, rollout: Rollout) -> Answer:
         """The answer of a turn whose completion was sampled; what is trained has grown by it."""
@@ -136,7 +148,11 @@ class Session:
             text = _before_stop(self.model.decoder.text(rollout.completion_ids), turn.asked.stop)
             reply = self.model.replies.read(text, token_ids=rollout.completion_ids, tools=turn.asked.tools)
             message = reply.message(number=turn.number)
-            self._exchanges.append(_exchange(turn.asked, message, rollout))
+            exchange = _exchange(turn.asked, message, rollout)
+            self._exchanges.append(exchange)
+            if turn.continues is not None:
+                self._chats.pop(turn.continues, None)
+            self._chats[exchange] = [*turn.asked.messages, message]
             if reply.calls and rollout.is_terminated:
                 finish_reason = "tool_calls"
         return Answer(
@@ -153,6 +169,11 @@ class Session:
         self.is_cut = True
         return Answer(turn=turn, message={"role": "assistant", "content": ""}, finish_reason="length")
 
+    @property
+    def chats(self) -> list[list[Message]]:
+        """The chats as their clients had them, each with its last reply. One that goes on is there once."""
+        return list(self._chats.values())
+
     def end_late(self) -> None:
         """Its `limits.seconds` are over: it gets no other call."""
         self._is_late = self.is_cut = True
@@ -161,11 +182,12 @@ class Session:
         """Nobody waits for the turn any more."""
         self._numbers.discard(turn.number)
 
-    def _prompt(self, chat: ChatRequest) -> tuple[int, ...]:
-        template, tools = self.model.template, same_tools(chat.tools)
-        extends = self.model.extends and self.is_trained
-        found = continued(chat.messages, tools=tools, exchanges=self._exchanges) if extends else None
-        if found is not None:
+    def _continued(self, chat: ChatRequest) -> Exchange | None:
+        return continued(chat.messages, tools=same_tools(chat.tools), exchanges=self._exchanges)
+
+    def _prompt(self, chat: ChatRequest, found: Exchange | None) -> tuple[int, ...]:
+        template = self.model.template
+        if found is not None and self.model.extends and self.is_trained:
             behind = template.behind_reply(
                 found.reply, chat.messages[len(found.chat) :], sampled=found.token_ids, tools=chat.tools
             )

@@ -31,11 +31,11 @@ def call_function(
 
     `request` has the fields of RewardRequest. The function is called by TRL's convention, with the keyword
     arguments prompts, completions, completion_ids, every dataset column by its name, trainer_state
-    (global_step, max_steps), log_metric(name, value) and log_extra(column, values), and with prefills and
-    returned, which TRL does not have, as far as its signature takes them. What is given to log_extra, further
-    columns of a table that TRL logs, is not kept. A completion is text, or a list with one assistant message
-    where the prompt is a chat. A coroutine is awaited in the loop of `runner`, the same in every call:
-    clients and tasks of the function live on there.
+    (global_step, max_steps), log_metric(name, value) and log_extra(column, values), and with prefills,
+    returned and trajectories, which TRL does not have, as far as its signature takes them. What is given to
+    log_extra, further columns of a table that TRL logs, is not kept. A completion is text, or a list with one
+    assistant message where the prompt is a chat. A coroutine is awaited in the loop of `runner`, the same in
+    every call: clients and tasks of the function live on there.
 
     Raises what the function raises, and MisfitError.
     """
@@ -50,6 +50,7 @@ def call_function(
         "completion_ids": request["completion_ids"],
         "prefills": request["prefills"] or [""] * len(request["completions"]),
         "returned": request["returned"] or [None] * len(request["completions"]),
+        "trajectories": request["trajectories"] or [None] * len(request["completions"]),
         "trainer_state": SimpleNamespace(global_step=request["step"], max_steps=request["total_steps"]),
         "log_metric": functools.partial(_log_metric, logged),
         "log_extra": _keep_no_column,

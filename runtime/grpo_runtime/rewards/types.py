@@ -1,6 +1,6 @@
 """Requests to reward functions and their results. B completions, F functions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -11,7 +11,7 @@ RewardCall = Callable[..., list[Any]]
 apply."""
 OWN_ARGUMENTS = frozenset(
     {
-        *("prompts", "completions", "completion_ids", "prefills", "returned"),
+        *("prompts", "completions", "completion_ids", "prefills", "returned", "trajectories"),
         *("trainer_state", "log_metric", "log_extra"),
     }
 )
@@ -113,6 +113,8 @@ class RewardRequest:
     """What the prompt has written of each completion itself: see `prefill_of`. Empty where nobody asks."""
     returned: list[float | None] = field(default_factory=list)
     """What the agent that made each completion returned. Empty in a run without environments."""
+    trajectories: list[Mapping[str, Any] | None] = field(default_factory=list)
+    """The whole episode of each, as `Rollout.trajectory`. Empty in a run without environments."""
     completion_ids: list[list[int]]
     columns: dict[str, list[Any]]
     """The dataset's other columns by name, the answer included."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import EngineCounts
@@ -63,6 +63,9 @@ class Rollout:
     branches: tuple["Rollout", ...] = ()
     returned: float | None = None
     """What the agent that made it returned as its reward."""
+    trajectory: Mapping[str, Any] | None = None
+    """What reward functions see of an agent's episode, as JSON: `chats`, each a list of messages, and the
+    `state` that the agent returned."""
 
     def __post_init__(self) -> None:
         assert not any(branch.branches for branch in self.branches), "a branch has branches"

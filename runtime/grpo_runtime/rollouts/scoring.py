@@ -1,6 +1,7 @@
 """Asks the reward functions about groups."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.data.prompt import Prompt, prefill_of
@@ -62,6 +63,7 @@ class Scorer:
             versions=(),
             is_terminated=True,
             engine="",
+            trajectory={"chats": [_trial_chat(prompt)], "state": None},
         )
         requests = [GenerateRequest((), seed=0)] * self._group_size
         group = Group(
@@ -81,6 +83,7 @@ class Scorer:
             completions=[self._decoder.text(rollout.last.completion_ids) for rollout in rollouts],
             prefills=[prefill] * len(rollouts),
             returned=[rollout.returned for rollout in rollouts] if self._has_agents else [],
+            trajectories=[rollout.trajectory for rollout in rollouts] if self._has_agents else [],
             completion_ids=[list(rollout.last.completion_ids) for rollout in rollouts],
             columns={name: [value] * len(rollouts) for name, value in prompt.columns.items()},
             group_ids=[group.number] * len(rollouts),
@@ -88,3 +91,9 @@ class Scorer:
             is_evaluation=group.is_evaluation,
             total_steps=self._total_steps,
         )
+
+
+def _trial_chat(prompt: Prompt) -> list[dict[str, Any]]:
+    asked = prompt.content
+    before = [{"role": "user", "content": asked}] if isinstance(asked, str) else list(asked)
+    return [*before, {"role": "assistant", "content": TRIAL_TEXT}]

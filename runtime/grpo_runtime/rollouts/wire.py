@@ -99,8 +99,8 @@ def read_completion(frame: Frame, *, prompt_ids: tuple[int, ...]) -> Rollout:
 
 
 def episode_frame(rollout: Rollout) -> Frame:
-    """All sequences of an episode with their prompts, but for a first one without, and what its agent
-    returned."""
+    """All sequences of an episode with their prompts, but for a first one without, what its agent returned,
+    and what reward functions see of it."""
     first, *branches = rollout.sequences
     frame = completion_frame(first)
     headers: list[Mapping[str, Any]] = []
@@ -109,6 +109,8 @@ def episode_frame(rollout: Rollout) -> Frame:
         arrays["prompt_ids"] = _ids(first.prompt_ids)
     if rollout.returned is not None:
         header["returned"] = rollout.returned
+    if rollout.trajectory is not None:
+        header["trajectory"] = rollout.trajectory
     for place, branch in enumerate(branches):
         written = completion_frame(branch)
         headers.append(written.header)
@@ -122,13 +124,19 @@ def episode_frame(rollout: Rollout) -> Frame:
 def read_episode(frame: Frame) -> Rollout:
     """The episode in a frame. Raises as `read_completion`."""
     branches = []
-    for place, header in enumerate(frame.header.get(_BRANCHES, ())):
+    for place, of_branch in enumerate(frame.header.get(_BRANCHES, ())):
         found = {name: frame.arrays.get(f"{_BRANCHES}/{place}/{name}") for name in _ARRAYS_OF_A_BRANCH}
-        written = Frame(header, {name: values for name, values in found.items() if values is not None})
+        written = Frame(of_branch, {name: values for name, values in found.items() if values is not None})
         branches.append(read_completion(written, prompt_ids=tuple(_array(written, "prompt_ids", "i"))))
     has_prompt = "prompt_ids" in frame.arrays
     first = read_completion(frame, prompt_ids=tuple(_array(frame, "prompt_ids", "i")) if has_prompt else ())
-    return replace(first, branches=tuple(branches), returned=frame.header.get("returned"))
+    header = frame.header
+    return replace(
+        first,
+        branches=tuple(branches),
+        returned=header.get("returned"),
+        trajectory=header.get("trajectory"),
+    )
 
 
 def read_completions(frames: Iterable[Frame], *, of: Sequence[GenerateRequest]) -> list[Rollout]:

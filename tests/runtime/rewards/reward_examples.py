@@ -16,6 +16,7 @@ REQUEST: dict[str, Any] = {
     "completion_ids": [[1], [1, 1, 1, 1]],
     "prefills": [],
     "returned": [],
+    "trajectories": [],
     "columns": {"answer": ["x", "y"]},
     "step": 0,
     "total_steps": 1,
@@ -36,7 +37,8 @@ async def slow_length(completions: list[str], **_: Any) -> list[float]:
 def everything_trl_passes(
     *, prompts, completions, completion_ids, trainer_state, log_metric, log_extra, answer, level, **others
 ):
-    assert others == {"prefills": ["", ""], "returned": [None, None]}  # which TRL does not have
+    # which TRL does not have
+    assert others == {"prefills": ["", ""], "returned": [None, None], "trajectories": [None, None]}
     log_extra("first", [completion[:1] for completion in completions])
     log_metric("seen/level", level[0])
     log_metric("seen/level", level[1])

@@ -57,8 +57,8 @@ def reads_a_key_of_its_own(completions: list[str], **others: Any) -> Any:
         (
             takes_it_out,
             "it needs solution, which no call has: it can have prompts, completions, completion_ids, "
-            "prefills, returned, trainer_state, log_metric, log_extra, and as columns of the data answer: "
-            "name one of these, or give the parameter a default",
+            "prefills, returned, trajectories, trainer_state, log_metric, log_extra, and as columns of the "
+            "data answer: name one of these, or give the parameter a default",
         ),
         (awaits_and_reads_it, "it needs solution, which no call has"),
         (by_position, "its signature is (completions: list[str], /) -> list[float], and it is called with"),

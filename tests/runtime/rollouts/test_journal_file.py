@@ -113,7 +113,9 @@ def test_every_sequence_of_an_episode_comes_back_with_its_own_prompt() -> None:
 def test_an_episode_keeps_the_prompt_that_its_agent_gave_it_and_what_the_agent_returned(
     returned: float | None,
 ) -> None:
-    rollout = replace(ROLLOUT, prompt_ids=(8, 8), returned=returned)
+    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    trajectory = None if returned is None else {"chats": [chat], "state": {"board": [1]}}
+    rollout = replace(ROLLOUT, prompt_ids=(8, 8), returned=returned, trajectory=trajectory)
     (frame,), _ = decode_frames(encode_frame(Generated.of_group(group(rollout), 0, sampling=9).frame()))
     found = decode_record(frame)
     assert isinstance(found, Generated)

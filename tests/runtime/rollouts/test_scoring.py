@@ -96,6 +96,24 @@ async def test_of_an_episode_the_last_sequence_is_asked_about() -> None:
     assert request.completion_ids == [[6, 2], [5, 1]]
 
 
+async def test_of_an_agent_functions_see_what_it_returned_and_its_whole_episode() -> None:
+    run = run_config(
+        algorithm={"steps": 5, "promptsPerStep": 2, "groupSize": 2},
+        environments=[{"name": "game", "function": "a:b"}],
+    )
+    pool = FakePool()
+    asking = Scorer(pool, run, decoder=FakeDecoder())  # type: ignore[arg-type]
+    asked, trajectory = group(), {"chats": [[{"role": "assistant", "content": "5"}]], "state": {"won": True}}
+    first, second = asked.completions
+    asked.rollouts = [replace(first, returned=1.0, trajectory=trajectory), second]
+    await asking.score(asked)
+    await asking.try_out(PROMPT, step=2)
+    scored, tried = pool.requests
+    assert (scored.returned, scored.trajectories) == ([1.0, None], [trajectory, None])
+    chat = [{"role": "user", "content": "a="}, {"role": "assistant", "content": "1"}]
+    assert tried.trajectories == [{"chats": [chat], "state": None}] * 2
+
+
 async def test_functions_are_tried_with_a_group_of_one_short_completion_of_a_prompt() -> None:
     pool = FakePool()
     await scorer(pool).try_out(PROMPT, step=2)

@@ -4,6 +4,7 @@ Each completion is an episode with a session of the gateway. What the agent aske
 what is trained, whatever its client made of it.
 """
 
+import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -116,7 +117,17 @@ class _Episodes:
             logger.warning("%s: the agent raised %s\n%s", options.field, said["error"], said["traceback"])
             raise self._failure(f"it raised {said['error']}", sample)
         is_cut = session.is_cut or "error" in said
-        finish(self._rollout(session, sample, is_cut=is_cut, returned=said.get("reward")))
+        trajectory = self._trajectory(session, said, sample)
+        rollout = self._rollout(session, sample, is_cut=is_cut, returned=said.get("reward"))
+        finish(replace(rollout, trajectory=trajectory))
+
+    def _trajectory(self, session: Session, said: Said, sample: Sample) -> dict[str, Any]:
+        trajectory = {"chats": session.chats, "state": said.get("state")}
+        try:
+            json.dumps(trajectory, allow_nan=False)
+        except ValueError as error:
+            raise self._failure(f"its chats, or its state, are no JSON: {error}", sample) from error
+        return trajectory
 
     async def _late(self, session: Session, sample: Sample, process: FunctionProcess) -> Said:
         """How an episode ends whose time is over: with no reward of its agent. Raises FunctionFailedError

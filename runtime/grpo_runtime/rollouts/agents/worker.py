@@ -4,10 +4,12 @@ It is started as `python -m grpo_runtime.rollouts.agents.worker CONFIG PARENT HI
 `rollouts.function.worker`. An episode asks for no turns there: its agent calls the gateway.
 
     {"id": 7, "begin": {...}}                     `url` and keys of the sessions, and the fields of `Task`
-    {"id": 7, "reward": 1.0, "is_done": true}     the agent has returned: a reward, or null
+    {"id": 7, "reward": 1.0, "state": {}, "is_done": true}    the agent has returned: a reward and a state of
+    its environment, or nulls
 """
 
 import asyncio
+import json
 import math
 import sys
 from collections.abc import Mapping
@@ -53,15 +55,34 @@ def _answer(agent: UserFunction, lines: Lines, runner: asyncio.Runner) -> None:
                     for name, key in (("client", "key"), ("untrained", "untrained_key"))
                 }
                 arguments = {**task.columns, "prompt": task.prompt, "task": task, **clients}
-                return {"reward": _reward(await agent(**accepted(agent, arguments)))}
+                return _result(await agent(**accepted(agent, arguments)))
 
             await Conversations(play, lines).serve()
 
     runner.run(serve_all())
 
 
+_RESULT = ("reward", "state")
+
+
+def _result(found: object) -> dict[str, Any]:
+    """What an agent returned: a reward, or an object with a reward and a state. Raises TypeError or
+    ValueError for anything else."""
+    if not isinstance(found, Mapping):
+        return {"reward": _reward(found), "state": None}
+    if unknown := sorted(map(str, found.keys() - set(_RESULT))):
+        raise TypeError(
+            f"the agent returned an object with {', '.join(unknown)}: it may have reward and state"
+        )
+    state = found.get("state")
+    try:
+        json.dumps(state, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"the state that the agent returned is no JSON: {error}") from error
+    return {"reward": _reward(found.get("reward")), "state": state}
+
+
 def _reward(found: object) -> float | None:
-    """What an agent returned, as a reward. Raises TypeError or ValueError for what is none."""
     if found is None:
         return None
     if not isinstance(found, int | float):

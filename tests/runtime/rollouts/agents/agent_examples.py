@@ -69,6 +69,17 @@ async def calls_nothing(client):
     pass
 
 
+async def tells_its_state(client, prompt):
+    """Two chats, of which one goes on."""
+    chat = [{"role": "user", "content": prompt}]
+    await client.chat.completions.create(model="policy", messages=[{"role": "user", "content": "Hello."}])
+    answer = await client.chat.completions.create(model="policy", messages=chat)
+    said = answer.choices[0].message.content
+    chat += [{"role": "assistant", "content": f" {said}"}, {"role": "user", "content": "higher"}]
+    await client.chat.completions.create(model="policy", messages=chat)
+    return {"state": {"guesses": [said]}}
+
+
 async def returns_text(client, prompt):
     chat = [{"role": "user", "content": prompt}]
     await client.chat.completions.create(model="policy", messages=chat)

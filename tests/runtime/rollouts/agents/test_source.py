@@ -137,6 +137,23 @@ async def test_what_agents_sample_is_trained_and_what_games_and_tools_say_is_not
     assert [request.seed for request in policy.requests].count(SEEDS[0]) == 3
 
 
+async def test_reward_functions_see_the_chats_of_an_episode_and_its_state():
+    for episode in await play("tells_its_state", Policy(counts_up)):
+        assert episode.returned is None
+        assert episode.trajectory == {
+            "chats": [
+                [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "0"}],
+                [
+                    {"role": "user", "content": "Guess."},
+                    {"role": "assistant", "content": " 0"},
+                    {"role": "user", "content": "higher"},
+                    {"role": "assistant", "content": "1"},
+                ],
+            ],
+            "state": {"guesses": ["0"]},
+        }
+
+
 async def test_what_a_judge_samples_is_not_trained():
     policy = Policy(lambda prompt: f"{'7' if 'Score 0.' in prompt else '0'}{END}")
     for episode in await play("asks_a_judge", policy):
