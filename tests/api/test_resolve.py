@@ -13,7 +13,7 @@ from grpo_api.model import ApiModel
 from grpo_api.resolve import TOKENS_ON_CPU, TOKENS_ON_GPU, resolve, volumes_of
 from grpo_api.source import Volume, VolumeKind
 from grpo_api.v1alpha1.job import GRPOJob, parse_job
-from grpo_api.v1alpha1.spec import Attention, Dtype
+from grpo_api.v1alpha1.spec import Attention, BuiltinReward, Dtype
 from grpo_api.v1alpha1.spec.trainer import TrainerSpec, TrainerStrategy
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
@@ -312,6 +312,14 @@ def test_pods_mount_the_code_of_an_agent() -> None:
     assert Volume(VolumeKind.CONFIG_MAP, "code") in volumes_of(run)
     [environment] = run.environments or ()
     assert (environment.weight, environment.limits.seconds) == (1.0, 600)
+
+
+def test_an_agent_without_dataset_and_rewards_gets_numbers_and_its_own_rewards() -> None:
+    found = job(environments=[{"name": "game", "function": "a:b"}], dataset=None, rewards=None)
+    run = resolve(found)
+    assert run.dataset.source == "builtin://numbers"
+    [reward] = run.rewards
+    assert (reward.name, reward.builtin, reward.weight) == ("environment", BuiltinReward.ENVIRONMENT, 1.0)
 
 
 def test_pods_mount_the_code_of_a_rollout_function() -> None:

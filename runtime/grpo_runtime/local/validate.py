@@ -93,7 +93,10 @@ def _has_good_data(document: Document, *, documents: Sequence[Document], volumes
         except (UserError, HubUnreachableError) as error:
             print(f"  data: {error}")
             return False
-    print(f"  data: {count(num_prompts, 'prompt')} for training; the reward functions were called once")
+    started = "; the agents were started" if run_config.environments else ""
+    print(
+        f"  data: {count(num_prompts, 'prompt')} for training; the reward functions were called once{started}"
+    )
     return True
 
 

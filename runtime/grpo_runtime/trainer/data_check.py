@@ -1,13 +1,15 @@
-"""What a trainer finds wrong with the data, the tokenizer and the reward functions of a job, found without
-weights and engines.
+"""What a trainer finds wrong with the data, the tokenizer, the reward functions and the agents of a job,
+found without weights and engines.
 
 `python -m grpo_runtime.trainer.data_check` does it with the environment of a trainer pod.
 """
 
 import argparse
 import asyncio
+import logging
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from grpo_api.contract.run_config import RunConfig
@@ -23,17 +25,22 @@ from grpo_runtime.process.failure import describe_failure
 from grpo_runtime.process.termination import write_termination_message
 from grpo_runtime.rewards.kinds import reward_functions
 from grpo_runtime.rewards.pool import RewardPool
+from grpo_runtime.rollouts.agents.code_check import warnings_of
+from grpo_runtime.rollouts.agents.environments import agent_options
+from grpo_runtime.rollouts.agents.source import Agent
 from grpo_runtime.rollouts.scoring import Scorer
 from grpo_runtime.settings import read_trainer_settings
 from grpo_runtime.trainer.training_prompts import load_evaluation_prompts, load_training_prompts
+
+_log = logging.getLogger(__name__)
 
 
 def check_data(run_config: RunConfig, *, volumes_dir: Path, cache_dir: Path, has_cpu_engines: bool) -> int:
     """The number of prompts that can be trained on. Warnings say what is left out. `cache_dir` is for a
     model that is made.
 
-    Raises UserError with the first fault of the model's configuration, or with the first of the data and the
-    first of the reward functions.
+    Raises UserError with the first fault of the model's configuration, or with the first of the data, the
+    first of the reward functions and the first of the agents.
     """
     folder = tokenizer_folder(
         run_config.model, hub=run_config.hub, volumes_dir=volumes_dir, into=cache_dir / "model"
@@ -58,6 +65,10 @@ def check_data(run_config: RunConfig, *, volumes_dir: Path, cache_dir: Path, has
         asyncio.run(_try_rewards(run_config, prompts, volumes_dir=volumes_dir, decoder=decoder))
     except UserError as error:
         faults.append(str(error))
+    try:
+        asyncio.run(_start_agents(run_config, prompts, volumes_dir=volumes_dir))
+    except UserError as error:
+        faults.append(str(error))
     if faults:
         raise UserError("; ".join(faults))
     return len(prompts)
@@ -77,6 +88,19 @@ async def _try_rewards(
     async with RewardPool(reward_functions(of_own, volumes_dir=volumes_dir)) as pool:
         if prompts:
             await Scorer(pool, of_own, decoder=decoder).try_out(prompts[0], step=0)
+
+
+async def _start_agents(run_config: RunConfig, prompts: tuple[Prompt, ...], *, volumes_dir: Path) -> None:
+    """Start each agent, which is found and has arguments that there are. Warnings say which may run code
+    that the policy writes."""
+    columns = prompts[0].columns if prompts else ()
+    for environment in run_config.environments or ():
+        options = agent_options(environment, run_config, volumes_dir=volumes_dir, columns=columns)
+        for warning in warnings_of(options.field, function=options.function, file=options.file):
+            _log.warning("%s", warning)
+        # without the data it is not known what it can be called with
+        async with Agent(options if prompts else replace(options, columns=None)):
+            pass
 
 
 def main(arguments: list[str]) -> int:

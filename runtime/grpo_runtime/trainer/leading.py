@@ -1,7 +1,7 @@
 """Rank 0: brings everything together that the loop needs, and closes it at the end."""
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -103,7 +103,7 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
         async with (
             LoopThread("rollouts") as thread,
             thread.entered(rewards) as pool,
-            thread.entered(_started_maker(context)) as maker,
+            thread.entered(_started_maker(context, columns=sampler.first_row.columns)) as maker,
         ):
             scorer = Scorer(pool, run_config, decoder=context.loaded.decoder)
             position.at("tries the reward functions")
@@ -150,8 +150,11 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
 
 
 @asynccontextmanager
-async def _started_maker(context: RankContext) -> AsyncIterator[RolloutFunction | Environments | None]:
-    """The processes of sampling.rolloutFunction or of environments; None in a run without."""
+async def _started_maker(
+    context: RankContext, *, columns: Collection[str]
+) -> AsyncIterator[RolloutFunction | Environments | None]:
+    """The processes of sampling.rolloutFunction or of environments, for data with these columns; None in a
+    run without."""
     settings, loaded = context.settings, context.loaded
     run_config = settings.run_config
     environments, found = run_config.environments, run_config.sampling.rollout_function
@@ -162,6 +165,7 @@ async def _started_maker(context: RankContext) -> AsyncIterator[RolloutFunction 
             decoder=loaded.decoder,
             vocab_size=loaded.vocab_size,
             volumes_dir=settings.volumes_dir,
+            columns=columns,
         ) as started:
             yield started
     elif found is not None:

@@ -12,6 +12,7 @@ import pytest
 from data_runs import dataset_run
 
 from grpo_api.source import parse_source
+from grpo_api.v1alpha1.spec import EnvironmentSpec
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.source import load_prompts
 from grpo_runtime.errors import UserError
@@ -44,6 +45,15 @@ def test_the_built_in_tasks_have_their_prompts_and_answers(
     assert (prompts[-1].content, prompts[-1].columns["answer"]) == last
 
 
+def test_the_numbers_have_no_answers() -> None:
+    run = dataset_run("builtin://numbers")
+    prompts = load_prompts(run, volumes_dir=Path("/nowhere"), needs_answers=False)
+    assert [prompts[0].content, prompts[-1].content, len(prompts)] == ["0", "9999", 10_000]
+    assert prompts[0].columns == {}
+    with pytest.raises(UserError, match=r"dataset\.answer \(answer\) is not a column of builtin://numbers"):
+        load("builtin://numbers")
+
+
 def test_the_answers_of_the_add_task_are_the_sums() -> None:
     prompts = load("builtin://add")
     assert len(prompts) == 55
@@ -72,6 +82,18 @@ def test_a_file_without_answers_is_fine_unless_a_reward_needs_them(tmp_path: Pat
     assert load(source, builtin="format")[0].columns == {}
     with pytest.raises(UserError, match=r"dataset\.answer \(answer\) is not a column of .*: it has prompt"):
         load(source)
+
+
+@pytest.mark.parametrize("named", ["chess", None, 7])
+def test_a_row_that_names_no_environment_is_refused_with_its_column(tmp_path: Path, named: object) -> None:
+    rows = [{"prompt": "a", "answer": "b", "plays": name} for name in ("go", named)]
+    source = write(tmp_path / "data.jsonl", *rows)
+    run = dataset_run(source)
+    dataset = run.dataset.model_copy(update={"environment": "plays"})
+    environments = [EnvironmentSpec(name=name, function="a:b") for name in ("go", "poker")]
+    run = run.model_copy(update={"dataset": dataset, "environments": environments})
+    with pytest.raises(UserError, match=rf"row 2 .* has {named!r} in column plays, .*: it has go, poker"):
+        load_prompts(run, volumes_dir=tmp_path, needs_answers=False)
 
 
 def test_a_missing_prompt_column_is_refused_with_the_columns_there_are(tmp_path: Path) -> None:

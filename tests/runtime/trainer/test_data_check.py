@@ -51,6 +51,21 @@ def test_a_function_that_does_not_fit_the_data_is_told(tmp_path: Path) -> None:
         check(tmp_path, dataset=source(tmp_path, GOOD), rewards=rewards)
 
 
+def test_an_agent_is_started_and_what_it_needs_and_may_run_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "plays.py").write_text("async def agent(client, board, size=3):\n    exec(board)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    monkeypatch.syspath_prepend(tmp_path)
+    spec: dict[str, Any] = {"environments": [{"name": "game", "function": "plays:agent"}], "rewards": None}
+    with pytest.raises(
+        UserError, match=r"environment game: the agent cannot be called \(.*'board'\): .*answer"
+    ):
+        check(tmp_path, dataset=source(tmp_path, GOOD), **spec)
+    assert "environment game: line 2 of plays.py calls exec" in caplog.text
+    assert check(tmp_path, dataset=source(tmp_path, {**GOOD, "board": "x"}), **spec) == 1
+
+
 def test_prompts_of_an_evaluation_are_looked_at_too(tmp_path: Path) -> None:
     (tmp_path / "eval.jsonl").write_text(json.dumps({"prompt": "", "answer": "a"}))
     evaluated = {"source": f"file://{tmp_path}/eval.jsonl", "everySteps": 1}

@@ -1,7 +1,7 @@
 """The environments of a run: their agents, and the gateway that all of them call."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -10,7 +10,7 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from grpo_api.contract.run_config import RunConfig
-from grpo_api.v1alpha1.spec import EngineSpec, EnvironmentSpec, History, SamplingSpec
+from grpo_api.v1alpha1.spec import EnvironmentSpec, History, SamplingSpec
 from grpo_runtime.data.seeds import GROUP_SEED_BITS
 from grpo_runtime.engines.registry import engine_kind
 from grpo_runtime.gateway.chat_request import JOB_DECIDES
@@ -127,8 +127,10 @@ async def started_environments(
     decoder: CompletionDecoder,
     vocab_size: int,
     volumes_dir: Path,
+    columns: Collection[str],
 ) -> AsyncIterator[Environments]:
-    """The agents with their processes. Raises UserError when one is not found, or a parser."""
+    """The agents with their processes, for data with these columns beside the prompt. Raises UserError when
+    one is not found or needs other arguments, and when a parser is not found."""
     sampling = run_config.sampling
     model = ChatModel(
         name=run_config.model.source,
@@ -148,7 +150,7 @@ async def started_environments(
     async with AsyncExitStack() as stack:
         started = []
         for spec in environments:
-            options = _options(spec, engine=run_config.engine, volumes_dir=volumes_dir)
+            options = agent_options(spec, run_config, volumes_dir=volumes_dir, columns=columns)
             workers = [await stack.enter_async_context(Agent(options)) for _ in range(spec.workers)]
             started.append(Environment(name=spec.name, weight=spec.weight, workers=workers))
         yield Environments(
@@ -160,7 +162,10 @@ async def started_environments(
         )
 
 
-def _options(spec: EnvironmentSpec, *, engine: EngineSpec, volumes_dir: Path) -> AgentOptions:
+def agent_options(
+    spec: EnvironmentSpec, run_config: RunConfig, *, volumes_dir: Path, columns: Collection[str]
+) -> AgentOptions:
+    """How the agent of an environment is called, and what it may use."""
     code, limits = spec.config_map, spec.limits
     return AgentOptions(
         name=spec.name,
@@ -168,11 +173,12 @@ def _options(spec: EnvironmentSpec, *, engine: EngineSpec, volumes_dir: Path) ->
         file=None if code is None else FunctionFile.of_spec(code, volumes_dir=volumes_dir),
         limits=Limits(
             turns=limits.turns,
-            tokens=limits.tokens or engine.max_model_len,
+            tokens=limits.tokens or run_config.engine.max_model_len,
             prompt_tokens=limits.prompt_tokens,
             sequences=limits.sequences,
             seconds=limits.seconds,
         ),
+        columns=tuple(columns),
     )
 
 

@@ -36,6 +36,9 @@ class AgentOptions:
     file: FunctionFile | None
     limits: Limits
     """What one episode may use."""
+    columns: tuple[str, ...] | None = None
+    """The columns of the data beside the prompt, which are arguments of the agent; None where they are not
+    known."""
 
     @property
     def field(self) -> str:
@@ -55,7 +58,9 @@ class Agent(SharedProcess):
     ) -> None:
         program = WorkerProgram(
             module="grpo_runtime.rollouts.agents.worker",
-            config=worker_config(options.function, options.file, field=options.field),
+            config=worker_config(
+                options.function, options.file, field=options.field, columns=options.columns
+            ),
             what=f"{options.field}: starting its agent",
         )
         super().__init__(program, hang_seconds=hang_seconds)

@@ -9,6 +9,7 @@ It is started as `python -m grpo_runtime.rollouts.agents.worker CONFIG PARENT HI
 """
 
 import asyncio
+import inspect
 import json
 import math
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 
 from openai import AsyncOpenAI
 
+from grpo_runtime.errors import UserError
 from grpo_runtime.process.line_worker import Lines, serve
 from grpo_runtime.process.user_code import accepted
 from grpo_runtime.rollouts.function.conversation import Ask
@@ -40,7 +42,27 @@ class Task:
 
 def main(arguments: list[str]) -> int:
     """Serve until the requests end; returns the exit code."""
-    return serve(arguments, load=find_function, answer=_answer)
+    return serve(arguments, load=find_agent, answer=_answer)
+
+
+_OWN = ("client", "untrained", "prompt", "task")
+
+
+def find_agent(config: dict[str, Any]) -> UserFunction:
+    """The coroutine function that CONFIG names. Raises UserError when there is none, and when it needs an
+    argument that no episode has."""
+    agent, columns = find_function(config), config["columns"]
+    if columns is None:
+        return agent
+    names = [*_OWN, *columns]
+    try:
+        inspect.signature(agent).bind(**accepted(agent, dict.fromkeys(names)))
+    except TypeError as error:
+        raise UserError(
+            f"{config['field']}: the agent cannot be called ({error}): its arguments may be "
+            f"{', '.join(_OWN)} and the columns of the data, {', '.join(columns) or 'of which it has none'}"
+        ) from error
+    return agent
 
 
 def _answer(agent: UserFunction, lines: Lines, runner: asyncio.Runner) -> None:

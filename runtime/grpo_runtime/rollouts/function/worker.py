@@ -51,10 +51,11 @@ def _answer(function: UserFunction, lines: Lines, runner: asyncio.Runner) -> Non
     runner.run(Conversations(converse, lines).serve())
 
 
-def worker_config(function: str | None, file: FunctionFile | None, *, field: str) -> str:
-    """CONFIG of a function that is at `function` or in `file`, and which errors call `field`."""
+def worker_config(function: str | None, file: FunctionFile | None, *, field: str, **more: Any) -> str:
+    """CONFIG of a function that is at `function` or in `file`, and which errors call `field`; `more` is for
+    its worker."""
     written = None if file is None else asdict(file)
-    return json.dumps({"function": function, "file": written, "field": field}, default=str)
+    return json.dumps({"function": function, "file": written, "field": field, **more}, default=str)
 
 
 def find_function(config: dict[str, Any]) -> UserFunction:
