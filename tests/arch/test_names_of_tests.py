@@ -62,6 +62,7 @@ TESTED_BY = {
     "runtime/grpo_runtime/process/line_worker.py": "pool",
     "runtime/grpo_runtime/report/progress.py": "position",
     "runtime/grpo_runtime/report/prometheus.py": "reports",
+    "runtime/grpo_runtime/rollouts/agents/worker.py": "source",
     "runtime/grpo_runtime/rollouts/frames.py": "journal_file",
     "runtime/grpo_runtime/rollouts/function/function_process.py": "turns",
     "runtime/grpo_runtime/rollouts/function/tries.py": "turns",
