@@ -112,9 +112,8 @@ class Session:
         Raises LimitReachedError, and BadFieldError for a chat that the template refuses.
         """
         self._require_limits()
-        is_chat = isinstance(asked, ChatRequest)
-        found = self._continued(asked) if is_chat else None
-        prompt_ids = self._prompt(asked, found) if is_chat else asked.prompt_ids
+        found = self._continued(asked) if isinstance(asked, ChatRequest) else None
+        prompt_ids = self._prompt(asked, found) if isinstance(asked, ChatRequest) else asked.prompt_ids
         for name in asked.overridden:
             self.overridden[name] = self.overridden.get(name, 0) + 1
         room = self._room(prompt_ids, asked.max_tokens)
