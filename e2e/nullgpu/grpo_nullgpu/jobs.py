@@ -9,31 +9,29 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from grpo_nullgpu.digest import digest_of_model
-from grpo_nullgpu.machine import NullMachine
-from grpo_runtime.model.save import save_policy
-from grpo_runtime.model.tiny import char_tokenizer
+from grpo_nullgpu.machine import PROGRAMS, NullMachine, processes_with_torch
+from grpo_operator.children.pod import CACHE_DIR, COMPILED
 from grpo_runtime.report.metrics_file import MetricsRecord, read_metrics
 
 _ROOT = Path(__file__).parents[3]
 CUDA_ENVIRONMENT = _ROOT / ".venv-cuda"
 STEPS = 3
 _STARTED_AGAIN = re.compile(r"is started again|attempt \d+ follows")
-MOST_TOKENS = 512
-_CHAT = (
-    "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
-    "{% if add_generation_prompt %}assistant: {% endif %}"
+_LOOK_SECONDS, _COUNT_SECONDS = 0.05, 1.0
+_UNDER_A_READ_ONLY_ROOT = (
+    *("unshare", "--mount", "--propagation", "private", "bash", "-ec"),
+    'for own in /tmp "$0"; do mount --bind "$own" "$own"; done; mount -o remount,bind,ro /; exec "$@"',
 )
+"""Followed by the only folder beside /tmp that can be written to, and by a command: as in a pod."""
 SMALL: Mapping[str, Any] = {
     "algorithm": {
         "steps": STEPS,
@@ -43,14 +41,23 @@ SMALL: Mapping[str, Any] = {
     },
     "sampling": {"maxTokens": 16},
     "engine": {"maxModelLen": 256, "kvCacheMemory": "64Mi"},
-    "checkpoint": {"everySteps": 1, "claimName": None},
+    "checkpoint": {"everySteps": 1, "claimName": None, "shared": None},
 }
 """What every job has other than its example, beside model and data."""
+
+
+KV_CACHE_BYTES = 64 << 20
+EAGER: Mapping[str, Any] = {"args": ["--enforce-eager"]}
+"""Of an engine: without CUDA graphs, and without what torch compiles."""
 
 
 def gpus(number: int) -> dict[str, Any]:
     """Of a trainer, or of each engine."""
     return {"resources": {"limits": {"nvidia.com/gpu": number, "memory": None}, "requests": None}}
+
+
+ONE_AND_ONE: Mapping[str, Any] = {"trainer": gpus(1), "rollout": {"replicas": 1, **gpus(1)}}
+"""A trainer of one rank and an engine, each with a GPU."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,10 @@ class NullJob:
     num_gpus: int
     changes: Mapping[str, Any]
     """Of its spec: a mapping changes what it names, and None removes it."""
+    has_read_only_root: bool = False
+    """Whether its processes find what a pod's find: a root that is read-only, and folders for caches."""
+    may_start_again: bool = False
+    """Whether an attempt or an engine may follow another one."""
 
     def document(self) -> dict[str, Any]:
         """As a file has it."""
@@ -84,7 +95,7 @@ class NullJob:
 
     def write(self, folder: Path) -> Path:
         """Its file, with its model and data beside it."""
-        write_model(folder / "data/model")
+        of_model_files("write", folder / "data/model")
         write_questions(folder / "data/train.jsonl")
         path = folder / "job.yaml"
         path.write_text(yaml.safe_dump(self.document()))
@@ -101,30 +112,18 @@ def changed(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
     return {name: value for name, value in found.items() if value is not None}
 
 
-def write_model(folder: Path) -> None:
-    """A Qwen3 of two layers, with grouped heads and tied embeddings as Qwen3-0.6B."""
-    folder.mkdir(parents=True)
-    tokenizer = char_tokenizer(max_length_tokens=MOST_TOKENS)
-    tokenizer.chat_template = _CHAT
-    special = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=MOST_TOKENS,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        **special,
+def of_model_files(what: str, *folders: Path) -> list[str]:
+    """The lines that the program of that name prints. It has torch of its own, for a moment."""
+    program = PROGRAMS / "model_files.py"
+    done = subprocess.run(
+        [sys.executable, program, what, *folders],
+        env={**os.environ, "PYTHONPATH": str(PROGRAMS.parents[1])},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = Qwen3ForCausalLM(config).float()
-    model.generation_config.update(**special)
-    save_policy(model, tokenizer=tokenizer, into=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
 def write_questions(file: Path) -> None:
@@ -136,35 +135,64 @@ def write_questions(file: Path) -> None:
 class RunningJob:
     """`grpo-runtime run` of a job on a machine of its own, whose files are in `folder`."""
 
-    def __init__(self, job: NullJob, folder: Path) -> None:
+    def __init__(self, job: NullJob, folder: Path, **variables: str) -> None:
         self.machine = NullMachine(
             folder, num_gpus=job.num_gpus, has_numbers=True, python_environment=CUDA_ENVIRONMENT
         )
         self.output = folder / "out"
+        self.most_processes_with_torch = 0
+        """At the same time, as far as it was looked."""
+        self._job = job
+        self._next_count = 0.0
         self._model = folder / "data/model"
         self._kept = folder / "kept"
         self._engines = folder / "engines"
         self._screen = folder / "screen"
         command = (CUDA_ENVIRONMENT / "bin/grpo-runtime", "run", job.write(folder))
         options = ("--output", self.output, "--volume", f"claim/data={folder / 'data'}")
-        environment = self.machine.environment(NULL_GPU_ENGINES=str(self._engines))
+        environment = self.machine.environment(NULL_GPU_ENGINES=str(self._engines), **variables)
+        begun: tuple[object, ...] = (*command, *options)
+        if job.has_read_only_root:
+            environment |= caches_of_a_pod(folder / "cache")
+            begun = (*_UNDER_A_READ_ONLY_ROOT, folder, *begun)
         with self._screen.open("wb") as screen:
             self._process = subprocess.Popen(
-                [*command, *options], env=environment, stdout=screen, stderr=screen
+                list(map(str, begun)), env=environment, stdout=screen, stderr=screen
             )
 
     def end(self, *, seconds: float) -> list[MetricsRecord]:
         """The records of its steps, all of which it has made. Keeps what the trainer saves of each step."""
-        deadline = time.monotonic() + seconds
-        while self._process.poll() is None:
-            self._keep_saved()
-            assert not _STARTED_AGAIN.search(self._screen.read_text()), self.said()
-            assert time.monotonic() < deadline, f"not ended in {seconds:g} s\n{self.said()}"
-            time.sleep(0.05)
-        assert self._process.returncode == 0, self.said()
+        code = self.ended_with(seconds=seconds)
+        assert code == 0, self.said()
         records = read_metrics(self.output / "metrics.jsonl")
         assert [record.step for record in records] == list(range(1, STEPS + 1))
         return records
+
+    def ended_with(self, *, seconds: float) -> int:
+        """Its exit code, once it has one."""
+        self.wait_until(lambda: self._process.poll() is not None, seconds=seconds)
+        return self._process.returncode
+
+    def wait_for(self, sentence: str, *, seconds: float) -> None:
+        """Until it has said so on its screen."""
+        self.wait_until(lambda: sentence in self.screen, seconds=seconds)
+
+    def wait_for_step(self, step: int, *, seconds: float) -> None:
+        """Until that step is saved."""
+        saved = self.output / f"checkpoints/step-{step:06d}/manifest.json"
+        self.wait_until(saved.exists, seconds=seconds)
+
+    def wait_until(self, is_so: Callable[[], bool], *, seconds: float) -> None:
+        """Keeping what the trainer saves meanwhile. Raises AssertionError with what the job says when that
+        takes longer, when it has ended, or when something starts again that may not."""
+        deadline = time.monotonic() + seconds
+        while not is_so():
+            self._keep_saved()
+            self._count()
+            assert self._job.may_start_again or not _STARTED_AGAIN.search(self.screen), self.said()
+            assert time.monotonic() < deadline, f"not so in {seconds:g} s\n{self.said()}"
+            assert self._process.poll() is None or is_so(), self.said()
+            time.sleep(_LOOK_SECONDS)
 
     def _keep_saved(self) -> None:
         """The job removes older ones."""
@@ -172,22 +200,33 @@ class RunningJob:
             if (folder / "manifest.json").exists() and not (kept := self._kept / folder.name).exists():
                 shutil.copytree(folder / "model", kept, copy_function=os.link)
 
+    def _count(self) -> None:
+        if time.monotonic() > self._next_count:
+            self._next_count = time.monotonic() + _COUNT_SECONDS
+            found = len(processes_with_torch(self._process.pid))
+            self.most_processes_with_torch = max(self.most_processes_with_torch, found)
+
     def stop(self) -> None:
         """End it, with all that it started."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
 
+    @property
+    def screen(self) -> str:
+        """What it has printed."""
+        return self._screen.read_text()
+
     def said(self) -> str:
         """What it printed, and the ends of its logs."""
         logs = sorted(self.output.glob("logs/*.log"))
         ends = [f"{path.name}:\n{path.read_text()[-6000:]}" for path in logs]
-        return "\n".join([self._screen.read_text(), *ends])
+        return "\n".join([self.screen, *ends])
 
     def weights_of_the_trainer(self) -> list[str]:
         """Digests by version: of the model it began with, and of each step before the last one."""
         saved = (self._model, *(self._kept / f"step-{step:06d}" for step in range(1, STEPS)))
-        return [digest_of_model(folder, base=self._model, dtype=torch.bfloat16) for folder in saved]
+        return of_model_files("digests", self._model, *saved)
 
     def said_by_engines(self, what: str) -> dict[int, list[dict[str, Any]]]:
         """What the processes of engines wrote of themselves that has such a field, by process id."""
@@ -196,3 +235,10 @@ class RunningJob:
             if what in line:
                 found.setdefault(line["pid"], []).append(line)
         return found
+
+
+def caches_of_a_pod(folder: Path) -> dict[str, str]:
+    """The variables by which the libraries in a pod find their caches, which are in `folder` here."""
+    folder.mkdir()
+    compiled = {name: path.replace(CACHE_DIR, str(folder), 1) for name, path in COMPILED.items()}
+    return {**compiled, "HOME": str(folder), "XDG_CACHE_HOME": str(folder / "xdg")}

@@ -1,17 +1,20 @@
 """A machine with null GPUs: the environment of the processes that run on it, and what they left behind."""
 
 import os
+import struct
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from grpo_cluster.settings import cache_dir
 from grpo_nullgpu.build import RUNTIME, build
 
 PROGRAMS = Path(__file__).with_name("programs")
-_MIRROR = Path(__file__).with_name("mirror")
+MIRROR = Path(__file__).with_name("mirror")
 """On PYTHONPATH it lets the CPU compute what torch, Triton and vLLM ask of null GPUs."""
 _BIN = Path(__file__).with_name("bin")
 _ROOT = Path(__file__).parents[3]
@@ -24,6 +27,12 @@ _HELPERS = [
 """What programs import beside the product."""
 _HUNG_TEST_SECONDS = 300
 """After which a test in the file of another ends its process, with the stack of every thread."""
+
+
+_MOST_DEVICES, _MOST_PROCESSES = 16, 256
+_ACCOUNT = struct.Struct(f"i4x{_MOST_DEVICES}q")
+"""Of a process, as in src/devices.c: its id, and the bytes that it has in use on each device."""
+_MORE_THAN_A_GPU_BYTES = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -39,7 +48,7 @@ class NullMachine:
 
     def environment(self, **variables: str) -> dict[str, str]:
         """That of a process on it; `variables` are those of the null GPU."""
-        paths = [*([_MIRROR] if self.has_numbers else []), *_HELPERS]
+        paths = [*([MIRROR] if self.has_numbers else []), *_HELPERS]
         is_own = self.python_environment == Path(sys.prefix)
         libraries = build(self.python_environment, cache_dir() / ("nullgpu" if is_own else "nullgpu-vllm"))
         path = (self.python_environment / "bin", _BIN, os.environ["PATH"])
@@ -52,9 +61,11 @@ class NullMachine:
             "VLLM_NCCL_SO_PATH": str(libraries / RUNTIME),
             "VLLM_CUDART_SO_PATH": str(libraries / RUNTIME),
             "VLLM_CACHE_ROOT": str(self.folder / "vllm"),
+            # a fault in a library says where Python was
+            "PYTHONFAULTHANDLER": "1",
             "PYTHONPATH": os.pathsep.join(map(str, paths)),
             "NULL_GPUS": str(self.num_gpus),
-            "NULL_GPU_ACCOUNT": str(self.folder / "account"),
+            "NULL_GPU_ACCOUNT": str(self._account),
             "NULL_GPU_LOG": str(self.folder / "log"),
             # found at once: the processes of a test are on this machine
             "NCCL_SOCKET_IFNAME": "lo",
@@ -95,6 +106,24 @@ class NullMachine:
         assert done.returncode == 0, said
         return done.stdout
 
+    @contextmanager
+    def full(self, device: int) -> Iterator[None]:
+        """Nobody gets memory of a device meanwhile: in its account this process has all of it in use."""
+        used = [0] * _MOST_DEVICES
+        used[device] = _MORE_THAN_A_GPU_BYTES
+        with self._account.open("r+b") as account:
+            # the last place, which the processes of a job are too few for
+            place = (_MOST_PROCESSES - 1) * _ACCOUNT.size
+            try:
+                _write_at(account, place, _ACCOUNT.pack(os.getpid(), *used))
+                yield
+            finally:
+                _write_at(account, place, _ACCOUNT.pack(0, *[0] * _MOST_DEVICES))
+
+    @property
+    def _account(self) -> Path:
+        return self.folder / "account"
+
     def log(self) -> list[str]:
         """A line for each context, opened handle and joined group."""
         return (self.folder / "log").read_text().splitlines()
@@ -107,3 +136,26 @@ class NullMachine:
             if rest.endswith(": context"):
                 found.setdefault(pid, set()).add(int(rest.split(" device ")[1].split(":")[0]))
         return found
+
+
+def _write_at(file: BinaryIO, place: int, data: bytes) -> None:
+    file.seek(place)
+    file.write(data)
+    file.flush()
+
+
+def processes_with_torch(root: int) -> set[int]:
+    """Those of a process and of all that it has started that have torch, each fork for itself."""
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(folder.name))
+    found, left = set(), [root]
+    while left:
+        pid = left.pop()
+        left += children.get(pid, [])
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if "libtorch_cpu" in Path(f"/proc/{pid}/maps").read_text():
+                found.add(pid)
+    return found

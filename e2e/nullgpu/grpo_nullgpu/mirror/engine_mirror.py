@@ -6,7 +6,8 @@ the engine's memory at that time. All before and after that is vLLM's: batches, 
 The KV cache is not read, so nothing is seen of what it holds.
 
 With NULL_GPU_ENGINES, a file, each engine writes what it computes with, whenever that has changed, and what
-is in use before and after it sleeps; `grpo_nullgpu.jobs` reads it.
+is in use before and after it sleeps and wakes up; `grpo_nullgpu.jobs` reads it. With NULL_GPU_KILL_IN, a
+file, the engine that finds it at the beginning of an update removes it, and is killed in the update.
 """
 
 import hashlib
@@ -39,11 +40,20 @@ def install_in_cuda_wrapper() -> None:
     cuda_wrapper.find_loaded_library = lambda name: None
 
 
+def install_in_flashinfer() -> None:
+    """The same for FlashInfer, which has taken NVIDIA's library when it was imported."""
+    from flashinfer.comm import cuda_ipc
+
+    cuda_ipc.cudart = cuda_ipc.CudaRTLibrary(os.environ["VLLM_CUDART_SO_PATH"])
+
+
 def install_in_worker() -> None:
-    """Let every worker tell of its memory."""
+    """Let every worker tell of its memory, and end where that is asked for."""
     from vllm.v1.worker.gpu_worker import Worker
 
-    Worker.sleep = _telling(Worker.sleep)
+    Worker.sleep = _telling_of_sleep(Worker.sleep)
+    Worker.wake_up = _telling_of_waking(Worker.wake_up)
+    Worker.update_weights = _killed_where_asked(Worker.update_weights)
 
 
 def _replacing(execute: Callable[..., Any]) -> Callable[..., Any]:
@@ -59,13 +69,36 @@ def _replacing(execute: Callable[..., Any]) -> Callable[..., Any]:
     return execute_model
 
 
-def _telling(sleep: Callable[..., None]) -> Callable[..., None]:
+def _telling_of_sleep(sleep: Callable[..., None]) -> Callable[..., None]:
     def sleep_and_tell(worker: Any, level: int = 1) -> None:
         before = _used_bytes()
         sleep(worker, level)
         _tell(level=level, awake_bytes=before, asleep_bytes=_used_bytes())
 
     return sleep_and_tell
+
+
+def _telling_of_waking(wake_up: Callable[..., None]) -> Callable[..., None]:
+    def wake_up_and_tell(worker: Any, tags: list[str] | None = None) -> None:
+        # what this process keeps for later, and could have given back
+        cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        before = _used_bytes()
+        wake_up(worker, tags)
+        _tell(woken=tags, before_bytes=before, after_bytes=_used_bytes(), cached_bytes=cached)
+
+    return wake_up_and_tell
+
+
+def _killed_where_asked(update: Callable[..., None]) -> Callable[..., None]:
+    def update_weights(worker: Any, *args: Any, **kwargs: Any) -> None:
+        asked = os.environ.get("NULL_GPU_KILL_IN")
+        if asked and Path(asked).exists():
+            Path(asked).unlink()
+            _tell(killed=True)
+            os.environ["NULL_GPU_KILL"] = "1"  # with the first bytes that it waits for
+        update(worker, *args, **kwargs)
+
+    return update_weights
 
 
 class ModelOnCpu:

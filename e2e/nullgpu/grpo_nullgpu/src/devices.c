@@ -88,6 +88,11 @@ size_t null_used_bytes(int device) {
     return used;
 }
 
+size_t null_free_bytes(int device) {
+    size_t used = null_used_bytes(device), total = null_total_bytes();
+    return used < total ? total - used : 0; /* a test may have more in use than there is */
+}
+
 int null_take(int device, size_t num_bytes) {
     int64_t *used = &own_account()->used[null_physical(device)];
     __atomic_add_fetch(used, num_bytes, __ATOMIC_SEQ_CST);

@@ -111,7 +111,7 @@ API CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 }
 API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     *total_bytes = null_total_bytes();
-    *free_bytes = *total_bytes - null_used_bytes(null_current());
+    *free_bytes = null_free_bytes(null_current());
     return CUDA_SUCCESS;
 }
 API CUresult cuPointerGetAttribute(void *found, CUpointer_attribute name, CUdeviceptr address) {
@@ -119,6 +119,9 @@ API CUresult cuPointerGetAttribute(void *found, CUpointer_attribute name, CUdevi
     else *(int *)found = name == CU_POINTER_ATTRIBUTE_MEMORY_TYPE ? CU_MEMORYTYPE_DEVICE : 0;
     return CUDA_SUCCESS;
 }
+
+/* NVIDIA's own runtime asks for these when somebody calls it, past the one here: it is told that it cannot start */
+API CUresult cuGetExportTable(const void **table, const CUuuid *id) { *table = NULL; return CUDA_ERROR_NOT_FOUND; }
 
 /* Modules and kernels */
 API CUresult cuModuleLoadData(CUmodule *module, const void *image) { *module = null_handle(); return CUDA_SUCCESS; }

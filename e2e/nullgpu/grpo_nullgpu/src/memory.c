@@ -109,7 +109,7 @@ API cudaError_t cudaFreeAsync(void *address, cudaStream_t stream) { return cudaF
 API cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     null_make_context(null_current());
     *total_bytes = null_total_bytes();
-    *free_bytes = *total_bytes - null_used_bytes(null_current());
+    *free_bytes = null_free_bytes(null_current());
     return cudaSuccess;
 }
 

@@ -6,6 +6,7 @@
  * calls waits for its peers. A peer that is gone, and an abort, end every call.
  *
  * NULL_GPU_HANG=collective:N   the Nth collective of this process, from 1, waits until its group is aborted
+ * NULL_GPU_KILL=1              the next collective kills its process
  */
 #define _GNU_SOURCE
 #include "null_gpu.h"
@@ -19,6 +20,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -231,11 +233,19 @@ static void hang_if_told(Comm *comm) {
     while (!comm->aborted) usleep(1000);
 }
 
+static void end_if_told(Comm *comm) {
+    const char *told = getenv("NULL_GPU_KILL");
+    if (!told || !*told || comm->size == 1) return;
+    null_note("is killed in a collective");
+    kill(getpid(), SIGKILL);
+}
+
 /* Before every call: its stream is done up to here, and the group is there. */
 static ncclResult_t begin(Comm *comm, cudaStream_t stream) {
     null_run(stream);
     if (!has_joined(comm)) return ncclRemoteError;
     hang_if_told(comm);
+    end_if_told(comm);
     return ncclSuccess;
 }
 #define BEGIN(comm, stream) do { ncclResult_t found = begin(comm, stream); if (found) return found; } while (0)

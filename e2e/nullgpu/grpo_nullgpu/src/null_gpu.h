@@ -17,6 +17,7 @@ API int null_num_devices(void);
 API int null_physical(int device); /* its number on the machine, whatever CUDA_VISIBLE_DEVICES says */
 API size_t null_total_bytes(void);
 API size_t null_used_bytes(int device);
+API size_t null_free_bytes(int device);
 API int null_take(int device, size_t num_bytes); /* 0, or 1 where it has no room */
 API void null_give_back(int device, size_t num_bytes);
 API int null_current(void); /* the device of this thread */

@@ -15,7 +15,7 @@ static int num_devices(void) { const char *text = getenv("NULL_GPUS"); return te
 /* the account is by the number on the machine, so without CUDA_VISIBLE_DEVICES */
 static size_t used(Device device) {
     for (int visible = 0; visible < null_num_devices(); visible++)
-        if (null_physical(visible) == device - 1) return null_used_bytes(visible);
+        if (null_physical(visible) == device - 1) return null_total_bytes() - null_free_bytes(visible);
     return 0;
 }
 API int nvmlInit_v2(void) { return num_devices() ? 0 : 9; }
