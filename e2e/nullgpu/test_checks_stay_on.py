@@ -15,8 +15,6 @@ from test_job_failures import COLOCATED, DISAGGREGATED, TOO_LARGE
 from test_jobs import JOBS
 
 from grpo_api.contract.environment import Env
-from grpo_api.resolve import resolve
-from grpo_api.v1alpha1.job import parse_job
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 
 ROOT = Path(__file__).parents[2]
@@ -52,8 +50,7 @@ _OPTION_OR_VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+|--[a-z][a-z0-9-]+
     "job", [*JOBS.values(), DISAGGREGATED, COLOCATED, TOO_LARGE], ids=lambda job: job.example
 )
 def test_no_job_here_leaves_a_check_out(job: Any) -> None:
-    run = resolve(parse_job(job.document()), is_one_machine=True)
-    assert run.weight_sync.verify
+    assert job.run_config.weight_sync.verify
 
 
 def test_one_field_of_the_spec_turns_a_check_off_and_it_is_on_unless_a_job_says_otherwise() -> None:

@@ -3,6 +3,7 @@
 Each makes its three steps, and its engines have the trainer's weights after each sync: see test_jobs.py.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,21 +12,23 @@ from grpo_nullgpu.jobs import EAGER, ONE_AND_ONE, NullJob, RunningJob, gpus
 
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.judge.attempts import lowered_budget
-from grpo_api.resolve import resolve
-from grpo_api.v1alpha1.job import parse_job
 
 SECONDS = 900.0
+STEPS = 6
+"""The first is saved, memory is taken away, and that is seen before the last one."""
 DISAGGREGATED = NullJob(
     "gsm8k-disaggregated",
     num_gpus=2,
     changes={**ONE_AND_ONE, "engine": EAGER},
     may_start_again=True,
+    num_steps=STEPS,
 )
 COLOCATED = NullJob(
     "gsm8k-colocated",
     num_gpus=1,
     changes={"trainer": gpus(1), "engine": {"sleepLevel": 1, **EAGER}},
     may_start_again=True,
+    num_steps=STEPS,
 )
 TOO_LARGE = NullJob(
     "gsm8k-colocated",
@@ -57,11 +60,10 @@ def test_a_trainer_without_memory_resumes_and_an_engine_that_is_killed_in_an_upd
     kill = tmp_path / "kill"
     job = run(DISAGGREGATED, NULL_GPU_KILL_IN=str(kill))
     job.wait_for_step(1, seconds=SECONDS)
-    with job.machine.full(0):
-        job.wait_for("attempt 2 follows", seconds=SECONDS)
-    assert out_of_memory_after(1, DISAGGREGATED) in job.screen
-    job.wait_for("attempt 2 continues from the checkpoint of step 1", seconds=SECONDS)
+    step = out_of_memory(job, DISAGGREGATED)
+    # in the first update of the next attempt
     kill.touch()
+    job.wait_for(f"attempt 2 continues from the checkpoint of step {step}", seconds=SECONDS)
     job.wait_for("rollout-0 is started again", seconds=SECONDS)
     job.end(seconds=SECONDS)
     assert sum(map(len, job.said_by_engines("killed").values())) == 1
@@ -75,10 +77,8 @@ def test_an_engine_that_finds_no_memory_when_it_wakes_ends_the_attempt_and_the_n
 ) -> None:
     job = run(COLOCATED)
     job.wait_for_step(1, seconds=SECONDS)
-    with job.machine.full(0):
-        job.wait_for("attempt 2 follows", seconds=SECONDS)
-    assert out_of_memory_after(1, COLOCATED) in job.screen
-    job.wait_for("attempt 2 continues from the checkpoint of step 1", seconds=SECONDS)
+    step = out_of_memory(job, COLOCATED)
+    job.wait_for(f"attempt 2 continues from the checkpoint of step {step}", seconds=SECONDS)
     job.end(seconds=SECONDS)
     assert weights_in_order(job) == job.weights_of_the_trainer()
 
@@ -90,12 +90,19 @@ def test_an_engine_that_is_too_large_for_its_gpu_ends_the_job_with_what_to_lower
     assert "lower engine.kvCacheMemory, for the engine is on the same GPU" in job.screen
 
 
-def out_of_memory_after(step: int, job: NullJob) -> str:
-    tokens = resolve(parse_job(job.document()), is_one_machine=True).micro_batch_tokens
-    return (
-        f"a GPU is out of memory after step {step} with {tokens} tokens at a time; an attempt that follows "
-        f"computes {lowered_budget(tokens)}"
+def out_of_memory(job: RunningJob, spec: NullJob) -> int:
+    """Take all memory of the first GPU until an attempt has ended of that; returns the step that it had made.
+    The next one begins with memory."""
+    with job.machine.full(0):
+        job.wait_for("attempt 2 follows", seconds=SECONDS)
+    tokens = spec.run_config.micro_batch_tokens
+    said = re.search(
+        rf"a GPU is out of memory after step (\d) with {tokens} tokens at a time; an attempt that follows "
+        rf"computes {lowered_budget(tokens)}; to give it more room ",
+        job.screen,
     )
+    assert said, job.said()
+    return int(said[1])
 
 
 def weights_in_order(job: RunningJob) -> list[str]:

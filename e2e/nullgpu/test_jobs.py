@@ -36,6 +36,8 @@ JOBS = {
             "rollout": {"replicas": 1, "nodesPerReplica": None, "podTemplate": None, **gpus(1)},
             "engine": {"tensorParallelSize": 1, **EAGER},
             "hub": None,
+            # of which the first step has completions with and without a vowel
+            "algorithm": {"seed": 1},
         },
     ),
 }
@@ -72,7 +74,7 @@ def test_a_job_makes_its_steps_with_engines_whose_weights_are_the_trainers_after
     for values in (record.values for record in records):
         assert values["sync/max_probe_error"] < TOLERANCE
         assert values["sampling/sampling_logp_difference/max"] < TOLERANCE
-    require_memory_to_be_let_go(job)
+    require_memory_to_be_let_go(job, num_workers=job.run_config.engine.num_workers)
     # each process has a context on its own GPU, and nowhere else
     devices = list(job.machine.devices_with_contexts().values())
     assert all(len(own) == 1 for own in devices), job.machine.log()
@@ -83,8 +85,14 @@ def test_a_job_makes_its_steps_with_engines_whose_weights_are_the_trainers_after
         assert {path.name for path in compiled.iterdir()} >= {"vllm", "triton"}
 
 
-def require_memory_to_be_let_go(job: RunningJob) -> None:
-    """What a sleep has freed is what the two wakes take again, weights first, and the trainer keeps nothing
-    that it does not use when an engine wakes."""
+def require_memory_to_be_let_go(job: RunningJob, *, num_workers: int) -> None:
+    """A sleep frees weights and KV cache. They are taken again in this order, the latter once the new weights
+    are there, and whoever is in the process of the engine keeps nothing that it does not use meanwhile."""
+    kv_cache = KV_CACHE_BYTES // num_workers
     for said in job.said_by_engines("level").values():
-        assert all(each["awake_bytes"] - each["asleep_bytes"] >= KV_CACHE_BYTES for each in said)
+        assert all(each["awake_bytes"] - each["asleep_bytes"] > kv_cache for each in said)
+    for said in job.said_by_engines("woken").values():
+        assert [each["woken"] for each in said] == [["weights"], ["kv_cache"]] * (len(said) // 2)
+        taken = [each["after_bytes"] - each["before_bytes"] for each in said]
+        assert all(num_bytes > 0 for num_bytes in taken[::2]) and set(taken[1::2]) == {kv_cache}
+        assert [each["kept_bytes"] for each in said] == [0] * len(said)

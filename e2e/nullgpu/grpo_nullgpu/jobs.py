@@ -18,15 +18,17 @@ from typing import Any
 
 import yaml
 
+from grpo_api.contract.run_config import RunConfig
+from grpo_api.resolve import resolve
+from grpo_api.v1alpha1.job import parse_job
 from grpo_nullgpu.machine import PROGRAMS, NullMachine, processes_with_torch
 from grpo_operator.children.pod import CACHE_DIR, COMPILED
 from grpo_runtime.report.metrics_file import MetricsRecord, read_metrics
 
 _ROOT = Path(__file__).parents[3]
 CUDA_ENVIRONMENT = _ROOT / ".venv-cuda"
-STEPS = 3
 _STARTED_AGAIN = re.compile(r"is started again|attempt \d+ follows")
-_LOOK_SECONDS, _COUNT_SECONDS = 0.05, 1.0
+_LOOK_SECONDS, _COUNT_SECONDS = 0.05, 5.0
 _UNDER_A_READ_ONLY_ROOT = (
     *("unshare", "--mount", "--propagation", "private", "bash", "-ec"),
     'for own in /tmp "$0"; do mount --bind "$own" "$own"; done; mount -o remount,bind,ro /; exec "$@"',
@@ -34,7 +36,6 @@ _UNDER_A_READ_ONLY_ROOT = (
 """Followed by the only folder beside /tmp that can be written to, and by a command: as in a pod."""
 SMALL: Mapping[str, Any] = {
     "algorithm": {
-        "steps": STEPS,
         "promptsPerStep": 2,
         "groupSize": 4,
         "optimizer": {"learningRate": 1e-3, "warmupSteps": 0},
@@ -72,6 +73,7 @@ class NullJob:
     """Whether its processes find what a pod's find: a root that is read-only, and folders for caches."""
     may_start_again: bool = False
     """Whether an attempt or an engine may follow another one."""
+    num_steps: int = 3
 
     def document(self) -> dict[str, Any]:
         """As a file has it."""
@@ -89,9 +91,14 @@ class NullJob:
             },
             "rewards": [*job["spec"]["rewards"], vowel],
         }
-        for changes in (own, SMALL, self.changes):
+        for changes in (own, SMALL, {"algorithm": {"steps": self.num_steps}}, self.changes):
             job["spec"] = changed(job["spec"], changes)
         return job
+
+    @property
+    def run_config(self) -> RunConfig:
+        """What it is for the processes of one machine."""
+        return resolve(parse_job(self.document()), is_one_machine=True)
 
     def write(self, folder: Path) -> Path:
         """Its file, with its model and data beside it."""
@@ -165,7 +172,7 @@ class RunningJob:
         code = self.ended_with(seconds=seconds)
         assert code == 0, self.said()
         records = read_metrics(self.output / "metrics.jsonl")
-        assert [record.step for record in records] == list(range(1, STEPS + 1))
+        assert [record.step for record in records] == list(range(1, self._job.num_steps + 1))
         return records
 
     def ended_with(self, *, seconds: float) -> int:
@@ -201,7 +208,8 @@ class RunningJob:
                 shutil.copytree(folder / "model", kept, copy_function=os.link)
 
     def _count(self) -> None:
-        if time.monotonic() > self._next_count:
+        """From when an engine computes: before, libraries start Python for a moment to look at something."""
+        if self._engines.exists() and time.monotonic() > self._next_count:
             self._next_count = time.monotonic() + _COUNT_SECONDS
             found = len(processes_with_torch(self._process.pid))
             self.most_processes_with_torch = max(self.most_processes_with_torch, found)
@@ -211,6 +219,11 @@ class RunningJob:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
+
+    @property
+    def run_config(self) -> RunConfig:
+        """What its processes do."""
+        return self._job.run_config
 
     @property
     def screen(self) -> str:
@@ -225,7 +238,7 @@ class RunningJob:
 
     def weights_of_the_trainer(self) -> list[str]:
         """Digests by version: of the model it began with, and of each step before the last one."""
-        saved = (self._model, *(self._kept / f"step-{step:06d}" for step in range(1, STEPS)))
+        saved = (self._model, *(self._kept / f"step-{step:06d}" for step in range(1, self._job.num_steps)))
         return of_model_files("digests", self._model, *saved)
 
     def said_by_engines(self, what: str) -> dict[int, list[dict[str, Any]]]:

@@ -21,6 +21,8 @@ import torch
 from cpu_mirror import on_cpu
 from grpo_nullgpu.digest import digest_of
 
+_STATES = ("reserved", "active", "inactive_split")
+
 
 def install_in_runner() -> None:
     """Let every model runner replace what its model returns."""
@@ -45,6 +47,18 @@ def install_in_flashinfer() -> None:
     from flashinfer.comm import cuda_ipc
 
     cuda_ipc.cudart = cuda_ipc.CudaRTLibrary(os.environ["VLLM_CUDART_SO_PATH"])
+
+
+def install_in_groups() -> None:
+    """Let workers gather by operators that come here one by one, and not by one of vLLM's own, within which
+    none does."""
+    from vllm.distributed.parallel_state import GroupCoordinator
+
+    def all_gather(group: Any, part: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        whole: torch.Tensor = part if group.world_size == 1 else group._all_gather_out_place(part, dim)
+        return whole
+
+    GroupCoordinator.all_gather = all_gather
 
 
 def install_in_worker() -> None:
@@ -80,11 +94,9 @@ def _telling_of_sleep(sleep: Callable[..., None]) -> Callable[..., None]:
 
 def _telling_of_waking(wake_up: Callable[..., None]) -> Callable[..., None]:
     def wake_up_and_tell(worker: Any, tags: list[str] | None = None) -> None:
-        # what this process keeps for later, and could have given back
-        cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-        before = _used_bytes()
+        before, kept = _used_bytes(), _kept_bytes()
         wake_up(worker, tags)
-        _tell(woken=tags, before_bytes=before, after_bytes=_used_bytes(), cached_bytes=cached)
+        _tell(woken=tags, before_bytes=before, after_bytes=_used_bytes(), kept_bytes=kept)
 
     return wake_up_and_tell
 
@@ -186,6 +198,12 @@ def _used_bytes() -> int:
     torch.cuda.synchronize()
     free, total = torch.cuda.mem_get_info()
     return total - free
+
+
+def _kept_bytes() -> int:
+    """What this process uses nothing of, and could give back: whole segments."""
+    now = {name: torch.cuda.memory_stats()[f"{name}_bytes.all.current"] for name in _STATES}
+    return now["reserved"] - now["active"] - now["inactive_split"]
 
 
 def _tell(**said: object) -> None:

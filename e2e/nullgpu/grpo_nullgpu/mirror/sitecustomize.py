@@ -12,6 +12,7 @@ MIRRORS = {
     "torch": ("cpu_mirror", "install"),
     "triton.runtime.jit": ("triton_mirror", "install"),
     "vllm.distributed.device_communicators.cuda_wrapper": ("engine_mirror", "install_in_cuda_wrapper"),
+    "vllm.distributed.parallel_state": ("engine_mirror", "install_in_groups"),
     "flashinfer.comm.cuda_ipc": ("engine_mirror", "install_in_flashinfer"),
     "vllm.v1.worker.gpu.model_runner": ("engine_mirror", "install_in_runner"),
     "vllm.v1.worker.gpu_worker": ("engine_mirror", "install_in_worker"),
