@@ -4,6 +4,7 @@ import os
 import struct
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -127,6 +128,10 @@ class NullMachine:
     def log(self) -> list[str]:
         """A line for each context, opened handle and joined group."""
         return (self.folder / "log").read_text().splitlines()
+
+    def num_groups_joined(self) -> Mapping[str, int]:
+        """How many groups of NCCL a process has been in, by process id."""
+        return Counter(line.partition(" ")[0] for line in self.log() if ": joins a group as rank" in line)
 
     def devices_with_contexts(self) -> Mapping[str, set[int]]:
         """By process id."""

@@ -190,7 +190,12 @@ def _whole(part: torch.Tensor, *, dim: int) -> torch.Tensor:
     from vllm.distributed import get_tp_group
 
     group = get_tp_group()
-    return on_cpu(group.all_gather(part.contiguous(), dim) if group.world_size > 1 else part)
+    if group.world_size == 1:
+        found: torch.Tensor = on_cpu(part)
+        return found
+    whole = group.all_gather(part.contiguous(), dim)
+    # a copy, as its memory is given back
+    return torch.clone(on_cpu(whole))
 
 
 def _used_bytes() -> int:
