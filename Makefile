@@ -10,6 +10,8 @@ CLUSTER := $(PYTHON) e2e/cluster/cli.py
 IMAGES := $(PYTHON) e2e/images/cli.py
 NODES ?= 1
 HAS_PYTHON := $(filter command environment override,$(firstword $(origin PYTHON)))
+GPU_PATH := crds:runtime:bench$(if $(HAS_PYTHON),:.gpu-site)$(if $(PYTHONPATH),:$(PYTHONPATH))
+GPU_PYTHON = $(if $(HAS_PYTHON),$(PYTHON),$(BIN)/python)
 GPU_WHEELS := annotated-types|cffi|cryptography|hypothesis|pycparser|pydantic|pydantic-core|pytest-asyncio|sortedcontainers|typing-extensions|typing-inspection
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/grpo-operator
 UV := $(CACHE)/uv
@@ -52,7 +54,7 @@ test-matrix: uv ## Run every case of what `make test` has a selection of, and pr
 test-nullgpu: setup .venv-cuda/.ready compiler ## CUDA builds of torch and vLLM on GPUs that compute nothing: all of e2e/nullgpu, part of test-matrix (40 min)
 	@$(BIN)/python -m pytest -q e2e/nullgpu
 test-gpu: $(if $(HAS_PYTHON),gpu-site,setup) ## Tests of what needs an NVIDIA GPU (PYTHON= one with torch, transformers, pytest)
-	@PYTHONPATH=crds:runtime$(if $(HAS_PYTHON),:.gpu-site) $(if $(HAS_PYTHON),$(PYTHON),$(BIN)/python) -m pytest -q -m gpu \
+	@PYTHONPATH=$(GPU_PATH) $(GPU_PYTHON) -m pytest -q -m gpu \
 	  tests/runtime/weight_sync tests/runtime/trainer tests/runtime/local/test_gpu.py
 gpu-wheels: ## Download into .gpu-wheels what PYTHON= of test-gpu may lack, for a machine without a registry
 	@rm -rf .gpu-wheels && $(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --dest .gpu-wheels \
@@ -69,12 +71,12 @@ bench-sync: setup ## Measure a weight sync against its floors (SIZES=1,100,1000 
 bench-trl: setup ## Measure a step against TRL's GRPOTrainer, installed in the cache (PAIRS=2, CASES=tiny,27M, JSON=)
 	@$(BIN)/python bench/against_trl.py $(if $(PAIRS),--pairs '$(PAIRS)') $(if $(CASES),--cases '$(CASES)') \
 	  $(if $(JSON),--json '$(JSON)')
-bench-logprobs: $(if $(HAS_PYTHON),gpu-site,setup) ## Measure chunked logprobs against dense ones (PAIRS=3, CASES=tiny,27M, DEVICE=cpu or cuda, PYTHON=, JSON=)
-	@PYTHONPATH=crds:runtime:bench$(if $(HAS_PYTHON),:.gpu-site) $(if $(HAS_PYTHON),$(PYTHON),$(BIN)/python) bench/logprobs.py \
+bench-logprobs: $(if $(HAS_PYTHON),gpu-site,setup) ## Measure chunked logprobs against dense ones (PAIRS=3, CASES=tiny,27M,152k, DEVICE=cpu or cuda, PYTHON=, JSON=)
+	@PYTHONPATH=$(GPU_PATH) $(GPU_PYTHON) bench/logprobs.py \
 	  $(if $(PAIRS),--pairs '$(PAIRS)') $(if $(CASES),--cases '$(CASES)') $(if $(DEVICE),--device '$(DEVICE)') $(if $(JSON),--json '$(JSON)')
-bench-checkpoint: setup ## Measure what training waits for at a save, with and without a thread (PAIRS=3, CASES=27M,110M, FOLDER=, JSON=)
-	@$(BIN)/python bench/checkpoint.py $(if $(PAIRS),--pairs '$(PAIRS)') $(if $(CASES),--cases '$(CASES)') \
-	  $(if $(FOLDER),--folder '$(FOLDER)') $(if $(JSON),--json '$(JSON)')
+bench-checkpoint: $(if $(HAS_PYTHON),gpu-site,setup) ## Measure what training waits for at a save, with and without a thread (PAIRS=3, CASES=27M,110M, DEVICE=cpu or cuda, FOLDER=, PYTHON=, JSON=)
+	@PYTHONPATH=$(GPU_PATH) $(GPU_PYTHON) bench/checkpoint.py $(if $(PAIRS),--pairs '$(PAIRS)') $(if $(CASES),--cases '$(CASES)') \
+	  $(if $(DEVICE),--device '$(DEVICE)') $(if $(FOLDER),--folder '$(FOLDER)') $(if $(JSON),--json '$(JSON)')
 bench-lora: setup ## Measure what an adapter spares beside whole weights (PARAMETERS=25 millions, RANK=16)
 	@$(BIN)/python bench/lora.py $(if $(PARAMETERS),--parameters '$(PARAMETERS)') $(if $(RANK),--rank '$(RANK)')
 bench-sparse: setup ## Measure what sending only changed weights spares (PARAMETERS=25 millions, STEPS=50)
@@ -87,9 +89,14 @@ bench-async: setup ## Measure asynchronous training beside synchronous (PAIRS=2,
 	@$(BIN)/python bench/asynchronous.py $(if $(PAIRS),--pairs '$(PAIRS)') $(if $(CASES),--cases '$(CASES)') \
 	  $(if $(STEPS),--steps '$(STEPS)') $(if $(JSON),--json '$(JSON)')
 bench-gpu: $(if $(HAS_PYTHON),gpu-site,setup) ## Measure packing, tag, IPC and training steps on an NVIDIA GPU, and NCCL where there are two (PYTHON=, JSON=)
-	@export PYTHONPATH=crds:runtime:bench$(if $(HAS_PYTHON),:.gpu-site); python=$(if $(HAS_PYTHON),$(PYTHON),$(BIN)/python); \
-	  for script in sync learner; do $$python bench/gpu/$$script.py $(if $(JSON),--json '$(JSON)') || exit 1; done; \
-	  $$python bench/gpu/two_gpus.py
+	@export PYTHONPATH=$(GPU_PATH); \
+	  for script in sync learner; do $(GPU_PYTHON) bench/gpu/$$script.py $(if $(JSON),--json '$(JSON)') || exit 1; done; \
+	  $(GPU_PYTHON) bench/gpu/two_gpus.py
+gpu-day: $(if $(HAS_PYTHON),gpu-site,setup) ## All that one NVIDIA GPU shows in ten minutes, into one file (JSON=gpu-day.json, PYTHON=, COMMIT=)
+	@PYTHONPATH=$(GPU_PATH) $(GPU_PYTHON) bench/gpu/day.py $(if $(JSON),--json '$(JSON)') $(if $(COMMIT),--commit '$(COMMIT)') \
+	  $(if $(SMALL),--small)
+gpu-day-table: setup ## Bring that file into docs/benchmarks.md (JSON=gpu-day.json)
+	@$(BIN)/python bench/gpu/day.py $(if $(JSON),--json '$(JSON)') --into docs/benchmarks.md
 bench-scale: setup cluster-programs ## Measure one operator with JOBS=200 running jobs and as many new ones, on fake nodes (JSON=)
 	@$(BIN)/python e2e/scale/cli.py $(if $(JOBS),--jobs '$(JOBS)') $(if $(JSON),--json '$(JSON)')
 
@@ -129,4 +136,4 @@ $(BIN)/.ready: tests/environment.sh tests/requirements.txt crds/requirements-bui
 .venv-cuda/.ready: tests/environment.sh runtime/requirements-cuda.txt crds/requirements-build.txt crds/pyproject.toml runtime/pyproject.toml | uv
 	@tests/environment.sh cuda && touch $@
 
-.PHONY: demo setup format generate check requirements test test-fast test-matrix test-nullgpu test-gpu gpu-wheels gpu-site bench bench-sync bench-trl bench-logprobs bench-checkpoint bench-lora bench-sparse bench-executors bench-learning bench-async bench-gpu bench-scale cluster-up cluster-status cluster-down images help uv debian-packages browser compiler cluster-programs kueue built-images
+.PHONY: demo setup format generate check requirements test test-fast test-matrix test-nullgpu test-gpu gpu-wheels gpu-site bench bench-sync bench-trl bench-logprobs bench-checkpoint bench-lora bench-sparse bench-executors bench-learning bench-async bench-gpu gpu-day gpu-day-table bench-scale cluster-up cluster-status cluster-down images help uv debian-packages browser compiler cluster-programs kueue built-images

@@ -14,6 +14,8 @@ tokens: one forward and backward pass of a micro-batch by the same random model,
 
   tiny      0.1 M parameters, a vocabulary of 128, 1024 tokens of which half are completions
   27M       26.6 M parameters, a vocabulary of 32,000, 2048 tokens of which seven of eight are completions
+  152k      two layers of Qwen2.5-0.5B with its vocabulary, 8192 tokens, seven of eight of them completions:
+            some 30 GiB, so only where it is named
 
 In float32 on the CPU and in bfloat16 on a GPU (--device cuda). peak MiB is what the passes hold beside the
 weights: the bytes of all living tensors on the CPU, the allocator's peak on a GPU. The script ends with an

@@ -7,11 +7,8 @@ unless they need it. On a machine that cannot run containers the parts that need
 printed; with CI=true that is an error.
 """
 
-import contextlib
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,12 +16,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Lock
+from threading import Lock
 from typing import BinaryIO
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "e2e/cluster"))
+sys.path[:0] = (str(ROOT / folder) for folder in ("bench", "e2e/cluster"))
 
+from grpo_bench.bounded import OK, STOPPED, outcome_of, stop_on_signals  # noqa: E402 - likewise
 from grpo_cluster.ability import obstacle  # noqa: E402 - of the tree, not installed
 
 PYTEST = (".venv/bin/pytest", "-q", "--durations=24", "--durations-min=8")
@@ -32,8 +30,6 @@ SIDE_BY_SIDE = ("--dist", "loadfile", "--no-loadscope-reorder", "-n")
 """Options of pytest that run so many files side by side, and the tests of a file in their order: many tests
 wait for deadlines and for processes that start, and leave a core idle."""
 PRINTING = Lock()
-STOPPED = Event()
-"""Set by Ctrl-C or SIGTERM: parts that run are ended, and no other one begins."""
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
@@ -184,7 +180,7 @@ class Result:
 
     @property
     def is_ok(self) -> bool:
-        return self.outcome == "ok"
+        return self.outcome == OK
 
     @property
     def is_skipped(self) -> bool:
@@ -242,65 +238,14 @@ def run(part: Part, *, output: BinaryIO | None) -> Result:
     if STOPPED.is_set():
         return Result(part, "not run")
     began = time.monotonic()
-    process = subprocess.Popen(
+    outcome = outcome_of(
         part.command,
-        cwd=ROOT,
-        env=ENVIRONMENT,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT if output else None,
-        start_new_session=True,
+        budget_seconds=part.budget_seconds,
+        folder=ROOT,
+        environment=ENVIRONMENT,
+        output=output,
     )
-    while (code := ended(process)) is None:
-        if STOPPED.is_set():
-            end(process)
-            return Result(part, "FAILED (stopped)", time.monotonic() - began)
-        if time.monotonic() - began > part.budget_seconds:
-            end(process)
-            outcome = f"FAILED (over its budget of {part.budget_seconds} s)"
-            return Result(part, outcome, time.monotonic() - began)
-    return Result(part, "ok" if code == 0 else f"FAILED ({code})", time.monotonic() - began)
-
-
-def ended(process: subprocess.Popen[bytes]) -> int | None:
-    """The exit code of a process that ends within a second."""
-    try:
-        return process.wait(timeout=1)
-    except subprocess.TimeoutExpired:
-        return None
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt a part, so that its fixtures end what they have started; after a minute, kill the rest."""
-    # Handles instead of pids: a pid may belong to another process by the time it is used.
-    handles = []
-    for pid in descendants(process.pid):
-        with contextlib.suppress(ProcessLookupError):
-            handles.append(os.pidfd_open(pid))
-    os.killpg(process.pid, signal.SIGINT)
-    try:
-        process.wait(timeout=60)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    for handle in handles:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
-        os.close(handle)
-
-
-def descendants(pid: int) -> list[int]:
-    """The pids of all descendants of `pid`. Some lead sessions of their own, outside the process group."""
-    parents: dict[int, list[int]] = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-                parents.setdefault(parent, []).append(int(folder.name))
-    found = list(parents.get(pid, []))
-    for child in found:
-        found += parents.get(child, [])
-    return found
+    return Result(part, outcome, time.monotonic() - began)
 
 
 def main(stages: Sequence[Sequence[Lane]], *, why_no_cluster: str | None = None, is_ci: bool = False) -> int:
@@ -335,12 +280,6 @@ def main(stages: Sequence[Sequence[Lane]], *, why_no_cluster: str | None = None,
     num_failed = len(results) - num_passed - num_skipped
     print(f"\nparts: {num_passed} passed, {num_failed} failed, {num_skipped} skipped")
     return 1 if num_failed else 0
-
-
-def stop_on_signals() -> None:
-    """Let Ctrl-C and SIGTERM end the parts that run, with all that these have started."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: STOPPED.set())
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=1024, help="tokens of the longest of them (1024)")
     parser.add_argument("--budget", type=int, default=16384, help="trainer.microBatchTokens (16384)")
     parser.add_argument("--rounds", type=int, default=4, help="steps of each way (4)")
+    parser.add_argument("--way", action="append", metavar="NAME", help="only this one; may be repeated")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--json", type=Path, help="append every figure to this file, as a line")
     options = parser.parse_args()
@@ -46,12 +47,15 @@ def main() -> int:
             "bench/gpu/learner.py needs an NVIDIA GPU, and there is none here: --device cpu runs it without"
         )
         return 1
-    from grpo_gpu.learner import Load, measure
+    from grpo_gpu.learner import WAYS, Load, measure
     from grpo_runtime.trainer.device import training_device
 
     load = Load(SHAPES[options.size], options.sequences, options.tokens, options.budget, options.rounds)
     device = training_device(local_rank=0) if options.device == "cuda" else torch.device("cpu")
-    return measure(load, device=device, json_file=options.json)
+    ways = [way for way in WAYS if way.name in (options.way or [way.name])]
+    if len(ways) != len(options.way or WAYS):
+        parser.error(f"--way {options.way}: there are {[way.name for way in WAYS]}, each once")
+    return measure(load, ways, size=options.size, device=device, json_file=options.json)
 
 
 if __name__ == "__main__":

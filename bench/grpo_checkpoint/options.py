@@ -16,6 +16,7 @@ class Options:
     num_pairs: int
     cases: tuple[str, ...]
     folder: Path
+    device: str
     json: Path | None
 
 
@@ -23,13 +24,14 @@ def parse_options(description: str, arguments: Sequence[str] | None = None) -> O
     """Read the command line. --help and a wrong option end the process."""
     parser = a_parser(description)
     add_pairs(parser, default=3, what="how often each way saves")
-    parser.add_argument("--cases", default=",".join(CASES), metavar="NAME,...", help="(%(default)s)")
+    parser.add_argument("--cases", default="27M,110M", metavar="NAME,...", help="(%(default)s)")
     parser.add_argument(
         "--folder",
         type=Path,
         default=Path(tempfile.gettempdir()),
         help="where checkpoints are written (%(default)s)",
     )
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="(%(default)s)")
     add_json(parser, what="each result to this file, as a line of JSON")
     found = parser.parse_args(arguments)
     require_pairs(parser, found.pairs)
@@ -37,4 +39,6 @@ def parse_options(description: str, arguments: Sequence[str] | None = None) -> O
     if not found.folder.is_dir():
         parser.error(f"--folder {found.folder}: there is no such directory")
     require_folder(parser, found.json)
-    return Options(num_pairs=found.pairs, cases=cases, folder=found.folder, json=found.json)
+    return Options(
+        num_pairs=found.pairs, cases=cases, folder=found.folder, device=found.device, json=found.json
+    )

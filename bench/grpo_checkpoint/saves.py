@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import torch
 from safetensors.torch import save_file
 
 from grpo_api.v1alpha1.spec import Dtype, OptimizerSpec
@@ -24,6 +25,7 @@ from grpo_runtime.trainer.checkpoint.contents import RunState, read_training_sta
 from grpo_runtime.trainer.checkpoint.manifest import FileEntry
 from grpo_runtime.trainer.checkpoint.saver import Saver
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
+from grpo_runtime.trainer.device import collective_backend, training_device
 from grpo_runtime.trainer.distributed import Ranks, StopRequest
 from grpo_runtime.trainer.policy import Policy
 from grpo_runtime.trainer.strategy.ddp import DDPStrategy
@@ -32,7 +34,7 @@ from grpo_runtime.trainer.strategy.ddp import DDPStrategy
 class _Saves:
     """One policy and optimizer, saved in both ways into folders of their own."""
 
-    def __init__(self, case: Case, folder: Path, *, ranks: Ranks) -> None:
+    def __init__(self, case: Case, folder: Path, *, device: torch.device, ranks: Ranks) -> None:
         self._folder = folder
         write_tiny_model(folder / "tiny")
         self._tokenizer = load_tokenizer(folder / "tiny")
@@ -40,7 +42,9 @@ class _Saves:
             case, vocabulary=case.vocabulary, num_kv_heads=case.num_heads, is_tied=True
         )
         policy = Policy(self._model, temperature=1.0, dtype=Dtype.FLOAT32)
-        self._strategy = DDPStrategy(policy, optimizer=OptimizerSpec(), total_steps=1, ranks=ranks)
+        self._strategy = DDPStrategy(
+            policy, optimizer=OptimizerSpec(), total_steps=1, ranks=ranks, device=device
+        )
         for _, tensor in self._strategy.optimizer_state():
             # numbers, as zeros may be faster
             tensor.uniform_()
@@ -102,10 +106,12 @@ class _Saves:
 
 
 @contextmanager
-def synchronous_and_in_a_thread(case: Case, *, folder: Path, ranks: Ranks) -> Iterator[tuple[Way, Way]]:
-    """Both ways. Raises BenchError when they do not save the same."""
+def synchronous_and_in_a_thread(
+    case: Case, *, folder: Path, device: str, ranks: Ranks
+) -> Iterator[tuple[Way, Way]]:
+    """Both ways, of a model on that device. Raises BenchError when they do not save the same."""
     with TemporaryDirectory(prefix="grpo-bench-", dir=folder) as place:
-        saves = _Saves(case, Path(place), ranks=ranks)
+        saves = _Saves(case, Path(place), device=_device(device), ranks=ranks)
         saves.save_and_wait(1)
         saves.save_in_a_thread(1)
         saves.require_same()
@@ -115,6 +121,11 @@ def synchronous_and_in_a_thread(case: Case, *, folder: Path, ranks: Ranks) -> It
         )
 
 
-def alone() -> Ranks:
-    """This process as rank 0 of 1. A process can meet others only once."""
-    return Ranks.meet(rank=0, world_size=1, address="127.0.0.1", port=0, backend="gloo", stop=StopRequest())
+def alone(device: str) -> Ranks:
+    """This process as rank 0 of 1, which trains on that device. A process can meet others only once."""
+    backend = collective_backend(_device(device))
+    return Ranks.meet(rank=0, world_size=1, address="127.0.0.1", port=0, backend=backend, stop=StopRequest())
+
+
+def _device(name: str) -> torch.device:
+    return training_device(local_rank=0) if name == "cuda" else torch.device(name)

@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,8 +82,10 @@ class Figures:
     metrics: dict[str, float]
 
 
-def measure(load: Load, *, device: torch.device, json_file: Path | None) -> int:
-    """Measure every way, print a table, and append to the file. Returns 0."""
+def measure(
+    load: Load, ways: Sequence[Way], *, size: str, device: torch.device, json_file: Path | None
+) -> int:
+    """Measure some ways to train a model of that size, print a table, append to the file. Returns 0."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     num_tokens = sum(load.lengths)
     print(f"{load.num_sequences} sequences, {num_tokens} tokens, on {name}, torch {torch.__version__}")
@@ -95,7 +97,7 @@ def measure(load: Load, *, device: torch.device, json_file: Path | None) -> int:
         backend=collective_backend(device),
         stop=StopRequest(),
     )
-    for way in WAYS:
+    for way in ways:
         found = figures(load, way, ranks=ranks, device=device, peak=peak_of(name))
         share = "" if found.share is None else f"{found.share:6.1%} of peak"
         memory = f"{found.peak_bytes / 2**30:6.1f} GiB of {found.planned_bytes / 2**30:.1f} planned"
@@ -103,7 +105,7 @@ def measure(load: Load, *, device: torch.device, json_file: Path | None) -> int:
             f"  {way.name:10} {found.seconds:7.3f} s  {found.tokens_per_second:9.0f} tokens/s {share}{memory}"
         )
         if json_file is not None:
-            line = {"bench": "gpu/learner", "gpu": name, "way": way.name, **vars(found)}
+            line = {"bench": "gpu/learner", "gpu": name, "size": size, "way": way.name, **vars(found)}
             with json_file.open("a") as file:
                 file.write(json.dumps(line) + "\n")
     ranks.leave()

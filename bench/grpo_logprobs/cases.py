@@ -48,5 +48,17 @@ CASES = {
             prompt_tokens=16,
             completion_tokens=112,
         ),
+        # 4.6 GiB for the logits of all tokens in float32, several times
+        Case(
+            name="152k",
+            vocabulary=151_936,
+            hidden=896,
+            intermediate=4864,
+            num_layers=2,
+            num_heads=14,
+            num_sequences=16,
+            prompt_tokens=64,
+            completion_tokens=448,
+        ),
     )
 }

@@ -22,7 +22,7 @@ def parse_options(description: str, arguments: Sequence[str] | None = None) -> O
     """Read the command line. --help and a wrong option end the process."""
     parser = a_parser(description)
     add_pairs(parser, default=3, what="how often each way is run")
-    parser.add_argument("--cases", default=",".join(CASES), metavar="NAME,...", help="(%(default)s)")
+    parser.add_argument("--cases", default="tiny,27M", metavar="NAME,...", help="(%(default)s)")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="(%(default)s)")
     add_json(parser, what="each result to this file, as a line of JSON")
     found = parser.parse_args(arguments)
