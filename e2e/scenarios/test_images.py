@@ -11,7 +11,7 @@ from grpo_cluster.settings import ClusterError
 from grpo_images import sources
 from grpo_images.code_layer import code_layer
 from grpo_images.registry import FIND_DIGEST, publish
-from grpo_images.sources import OPERATOR, RUNTIME, Image
+from grpo_images.sources import OPERATOR, RUNTIME, RUNTIME_CUDA, Image
 
 
 @pytest.fixture
@@ -42,6 +42,15 @@ def test_a_change_of_requirements_is_a_new_foundation(image: Image, tmp_path: Pa
     (tmp_path / "requirements.txt").write_text("six==1.16.0")
     assert image.foundation_tag != foundation
     assert image.tag != before
+
+
+def test_the_cuda_image_is_another_one_by_the_same_containerfile_with_the_same_code() -> None:
+    assert RUNTIME_CUDA.containerfile == RUNTIME.containerfile
+    assert RUNTIME_CUDA.code == RUNTIME.code
+    assert RUNTIME_CUDA.foundation_digest != RUNTIME.foundation_digest
+    # one that is removed may not take the other along
+    assert not RUNTIME.repository.startswith(RUNTIME_CUDA.repository)
+    assert not RUNTIME_CUDA.repository.startswith(RUNTIME.repository)
 
 
 def test_what_a_build_leaves_in_the_tree_is_not_source(image: Image, tmp_path: Path) -> None:

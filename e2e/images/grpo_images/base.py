@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from grpo_cluster.console import step
@@ -18,7 +19,7 @@ _PACKAGES = (
     "util-linux",
     "libnuma1",
 )
-BASE_TAG = "localhost/grpo-base:bookworm-1"
+_VERSION = "bookworm-1"
 
 
 def debian_mirror() -> str:
@@ -34,16 +35,17 @@ def debian_mirror() -> str:
     raise ClusterError("apt names no server for Debian bookworm: add one to /etc/apt/sources.list.d")
 
 
-def ensure_base() -> str:
-    """Make the base image unless buildah has it, and return its name."""
-    if has_image(BASE_TAG):
-        return BASE_TAG
+def ensure_base(packages: Sequence[str] = ()) -> str:
+    """Make the base image, with more Debian packages, unless buildah has it, and return its name."""
+    tag = f"localhost/{'-'.join(['grpo-base', *packages])}:{_VERSION}"
+    if has_image(tag):
+        return tag
     with step("base image (debootstrap)"), tempfile.TemporaryDirectory(prefix="grpo-base-") as folder:
         root = Path(folder) / "root"
         # `logged` checks the exit status: a failed debootstrap leaves a tree that looks complete.
         logged(
             [
-                "debootstrap", "--variant=minbase", f"--include={','.join(_PACKAGES)}",
+                "debootstrap", "--variant=minbase", f"--include={','.join((*_PACKAGES, *packages))}",
                 "bookworm", root, debian_mirror(),
             ],
             log="base",
@@ -52,10 +54,10 @@ def ensure_base() -> str:
         container = buildah("from", "scratch").strip()
         try:
             buildah("add", "--quiet", container, str(root), "/")
-            buildah("commit", "--quiet", container, BASE_TAG)
+            buildah("commit", "--quiet", container, tag)
         finally:
             buildah("rm", container)
-    return BASE_TAG
+    return tag
 
 
 def _remove_traces_of_this_machine(root: Path) -> None:

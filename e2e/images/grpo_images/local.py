@@ -39,17 +39,27 @@ def _remove_other_foundations(image: Image, nodes: list[NodeSettings]) -> None:
                 remove_image(node, name)
 
 
+def remove(image: Image) -> None:
+    """Remove the image from the local cluster and from buildah, with all that was made of it."""
+    for node in running_nodes(ClusterSettings.for_instance()):
+        for name in image_names(node):
+            if name.rpartition(":")[0].startswith(image.repository):
+                remove_image(node, name)
+    for name in image_tags(f"{image.repository}-foundation"):
+        buildah("rmi", name)
+
+
 def ensure_built(image: Image) -> str:
     """Build the image with its Containerfile unless buildah has it; returns the tag of the result."""
     if not has_image(image.foundation_tag):
-        base = ensure_base()
+        base = ensure_base(image.base_packages)
         for older in image_tags(f"{image.repository}-foundation"):
             buildah("rmi", older)
         with step(f"{image.name} image by {image.containerfile.relative_to(REPOSITORY)}"):
             build(
                 image.containerfile,
                 tag=image.foundation_tag,
-                arguments={"BASE": base},
+                arguments={"BASE": base, **image.arguments},
                 context=REPOSITORY,
                 log=image.name,
             )

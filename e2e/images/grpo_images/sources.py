@@ -1,8 +1,8 @@
 """The source files of each image, and the hashes that show whether it must be built again."""
 
 import hashlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -44,6 +44,10 @@ class Image:
     containerfile: Path
     foundation: tuple[Path, ...]
     code: tuple[Path, ...]
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    """Of the Containerfile, beside its base."""
+    base_packages: tuple[str, ...] = ()
+    """What the local base has for it, as the build reaches no server of Debian packages."""
 
     @property
     def repository(self) -> str:
@@ -88,4 +92,16 @@ RUNTIME = Image(
     ),
     code=(*_API, *_sources("runtime", "grpo_runtime")),
 )
+RUNTIME_CUDA = replace(
+    RUNTIME,
+    name="cuda-runtime",
+    foundation=(
+        _BUILD_TOOLS,
+        REPOSITORY / "runtime/requirements-cuda.txt",
+        REPOSITORY / "runtime/name_vllm_cpu.py",
+    ),
+    arguments={"VARIANT": "cuda"},
+    base_packages=("gcc", "libc6-dev", "libpython3.11-dev"),
+)
+"""The variant for GPUs, which only a test brings into the local cluster: it has 9 GB."""
 IMAGES = {image.name: image for image in (OPERATOR, RUNTIME)}
