@@ -1,5 +1,6 @@
 """Of several jobs that share nodes one can run, and then the others."""
 
+from typing import Any
 from uuid import NAMESPACE_DNS, uuid5
 
 import pytest
@@ -8,6 +9,11 @@ from grpo_api.v1alpha1.status import Phase
 
 from .fake_cluster import FakeCluster, spec
 from .shared_nodes import SharedNodes
+
+
+def some_of(count: int, *, num: int) -> list[Any]:
+    """Seeds, of which `make test` has the first ones."""
+    return [pytest.param(seed, marks=() if seed < num else pytest.mark.matrix) for seed in range(count)]
 
 
 def jobs(count: int, *, seed: int, num_nodes: int, replicas: int) -> tuple[FakeCluster, ...]:
@@ -21,7 +27,7 @@ def jobs(count: int, *, seed: int, num_nodes: int, replicas: int) -> tuple[FakeC
     return tuple(made)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", some_of(25, num=8))
 def test_of_two_jobs_that_each_got_half_of_the_nodes_one_runs_and_then_the_other(seed: int):
     both = jobs(2, seed=seed, num_nodes=3, replicas=1)
     SharedNodes(4, both).run(hours=12)
@@ -33,7 +39,7 @@ def test_of_two_jobs_that_each_got_half_of_the_nodes_one_runs_and_then_the_other
     assert ends[0] != ends[1]
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", some_of(15, num=5))
 def test_of_two_jobs_whose_trainers_leave_no_node_for_engines_one_runs_and_then_the_other(seed: int):
     both = jobs(2, seed=seed, num_nodes=2, replicas=1)
     SharedNodes(4, both).run(hours=12)
@@ -41,7 +47,7 @@ def test_of_two_jobs_whose_trainers_leave_no_node_for_engines_one_runs_and_then_
     assert [(job.status.attempt, job.status.disruptions) for job in both] == [(1, 0)] * 2
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", some_of(5, num=3))
 def test_of_three_jobs_that_share_the_nodes_each_runs_in_the_end(seed: int):
     three = jobs(3, seed=seed, num_nodes=4, replicas=1)
     SharedNodes(6, three).run(hours=48)

@@ -192,7 +192,12 @@ def start_engine(
 
         script, *command = program or FORKED_POD
         forked = VLLM_SERVER.start(
-            Path(script), *command, *options, environment=environment, output=folder / "log"
+            Path(script),
+            *command,
+            *options,
+            environment=environment,
+            output=folder / "log",
+            ends_with_test=False,
         )
         return EngineProcess(forked, name, port, folder, "data-secret", "admin-secret")
     with (folder / "log").open("ab") as log:

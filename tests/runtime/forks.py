@@ -79,10 +79,11 @@ class ScriptServer:
         output: Path,
         errors: Path | None = None,
         strategy: str = "",
+        ends_with_test: bool = True,
     ) -> Fork:
         """One more fork, that runs `script` with this environment. What it prints is added to the file
         `output`, also its errors unless they have another. Where it trains with DeepSpeed, `strategy` says
-        so."""
+        so. One of a fixture for several tests does not end with the test that it is started in."""
         request = {
             "script": str(script),
             "arguments": arguments,
@@ -93,7 +94,8 @@ class ScriptServer:
         }
         output.touch()
         fork = Fork(self.ask(request), self)
-        STARTED.append(fork)
+        if ends_with_test:
+            STARTED.append(fork)
         return fork
 
     def ask(self, request: dict[str, Any]) -> int:

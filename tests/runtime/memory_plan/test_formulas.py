@@ -1,8 +1,10 @@
 """The formulas against what a real training step of the product keeps alive, on the CPU."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -119,16 +121,30 @@ def measured_and_planned(ranks: Ranks, case: Case, *, is_recomputed: bool, budge
     return live.peak_bytes, training_bytes(sizes, step).peak
 
 
+KEPT, RECOMPUTED = (False, 256), (True, 1024)
+"""Whether activations are computed again, and how many tokens are computed at a time."""
+KEPT_IN_MAKE_TEST = {"qwen3-DDP-float32", "qwen3-moe-DDP-bfloat16", "qwen3-FSDP2-bfloat16"}
+KEPT_IN_MAKE_TEST |= {"llama-DDP-float32-lora", "qwen3-FSDP2-float32"}
+"""Which keep their activations in `make test`, where the others compute them again: either way has every
+strategy, every dtype, and an adapter."""
+
+
+def ways_of(case: Case) -> Iterator[Any]:
+    """One in `make test`, and the others in the matrix."""
+    selected = KEPT if str(case) in KEPT_IN_MAKE_TEST else RECOMPUTED
+    for is_recomputed, budget in (KEPT, RECOMPUTED, (False, 1024), (True, 256)):
+        yield pytest.param(
+            case,
+            is_recomputed,
+            budget,
+            id=f"{case}-{'recomputed' if is_recomputed else 'kept'}-{budget}",
+            marks=() if (is_recomputed, budget) == selected else pytest.mark.matrix,
+        )
+
+
 @pytest.mark.parametrize(
-    ("is_recomputed", "budget"),
-    [
-        pytest.param(False, 256, id="kept-256"),
-        pytest.param(True, 1024, id="recomputed-1024"),
-        pytest.param(False, 1024, id="kept-1024", marks=pytest.mark.matrix),
-        pytest.param(True, 256, id="recomputed-256", marks=pytest.mark.matrix),
-    ],
+    ("case", "is_recomputed", "budget"), [way for case in CASES for way in ways_of(case)]
 )
-@pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_plan_is_what_a_step_holds_at_its_peak(
     ranks: Ranks, case: Case, is_recomputed: bool, budget: int
 ) -> None:

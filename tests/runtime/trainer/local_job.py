@@ -85,7 +85,12 @@ def _start_engine(folder: Path, run: RunConfig, *, index: int, port: int) -> Pro
 def _fork_engine(folder: Path, run: RunConfig, *, index: int, port: int) -> Process:
     environment, log, options = _engine(folder, run, index=index, port=port)
     return VLLM_SERVER.start(
-        FORKED_CLI, "rollout", *options, environment=os.environ | environment, output=log
+        FORKED_CLI,
+        "rollout",
+        *options,
+        environment=os.environ | environment,
+        output=log,
+        ends_with_test=False,
     )
 
 

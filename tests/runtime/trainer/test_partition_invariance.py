@@ -39,12 +39,15 @@ pytestmark = pytest.mark.processes
 
 SCRIPT = Path(__file__).with_name("partition_invariance.py")
 FLOAT32 = tuple(name for name, case in CASES.items() if not case.is_double)
+FLOAT64 = tuple(name for name in CASES if name not in FLOAT32)
+ONLY_FLOAT64 = tuple(name for name in FLOAT64 if name.replace("float64", "float32") not in FLOAT32)
 A_FEW = ("8-by-4-no-zeros-float32", "8-by-4-zeros-float32", "9-by-2-no-zeros-float32")
 LAUNCHES = {
     "DDP on one rank": ("DDP", 1, tuple(CASES)),
     "DDP on two ranks": ("DDP", 2, tuple(CASES)),
     "FSDP2 on one rank": ("FSDP2", 1, FLOAT32),
-    "FSDP2 on two ranks": ("FSDP2", 2, tuple(CASES)),
+    "FSDP2 on two ranks": ("FSDP2", 2, (*FLOAT32, *ONLY_FLOAT64)),
+    "FSDP2 on two ranks in float64": ("FSDP2", 2, FLOAT64),
     "ZeRO-1 on one rank": ("ZeRO1", 1, A_FEW),
     "ZeRO-2 on one rank, offloaded": ("ZeRO2 with its optimizer on the CPU", 1, A_FEW),
     "ZeRO-3 on one rank": ("ZeRO3", 1, A_FEW),
