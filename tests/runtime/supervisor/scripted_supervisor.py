@@ -1,34 +1,20 @@
 """The supervisor over ranks that are shell scripts: fast, and no torch anywhere."""
 
 import os
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from forks import ScriptServer
 from pod_builder import free_port, run_config, trainer_environment
 from polling import DEADLINE_SECONDS, wait_until
-from started_processes import STARTED
 
 from grpo_api.contract.progress import TerminationMessage
 from grpo_api.contract.run_config import RunConfig
 
-SUPERVISE = """
-import os, sys
-from pathlib import Path
-from grpo_runtime.supervisor.rank_processes import spawned
-from grpo_runtime.supervisor.supervisor import SupervisorOptions, supervise
-port, log, grace_seconds, ranks, script = sys.argv[1:]
-options = SupervisorOptions(
-    port=int(port), grace_seconds=float(grace_seconds), termination_log=Path(log),
-    start_fork_server=spawned((sys.executable, "-c", ranks, script)),
-)
-code = supervise(os.environ, options=options)
-assert "torch" not in sys.modules, "the supervisor loaded torch"
-sys.exit(code)
-"""
+SUPERVISORS = ScriptServer(module="grpo_runtime.supervisor.supervisor")
+"""Forks every supervisor of this test session."""
 
 RANKS = """
 import os, signal, sys
@@ -74,14 +60,13 @@ class Supervisor:
         self.log = folder / "termination-log"
         self.port = free_port()
         self.run_dir = folder / f"cache-1-{node_index}" / "run"
-        arguments = [str(self.port), str(self.log), str(grace_seconds), ranks, script]
         given = trainer_environment(folder, run, node_index=node_index)
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", before + SUPERVISE, *arguments],
-            env={**os.environ, **given, **more},
-            start_new_session=True,
+        self.process = SUPERVISORS.start(
+            Path(__file__).with_name("supervise_scripted.py"),
+            *(str(self.port), str(self.log), str(grace_seconds), ranks, script, before),
+            environment={**os.environ, **given, **more},
+            output=folder / f"log-{node_index}",
         )
-        STARTED.append(self.process)
 
     def get(self, path: str) -> bytes:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
