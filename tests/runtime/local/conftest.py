@@ -17,3 +17,11 @@ def no_command_outlives_its_test() -> Iterator[None]:
 
     yield
     end_what_is_left()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_fork_of_a_command_outlives_the_session() -> Iterator[None]:
+    from local_command import COMMANDS
+
+    yield
+    COMMANDS.close()

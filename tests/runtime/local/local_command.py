@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from forks import Fork, ScriptServer
 from polling import DEADLINE_SECONDS, wait_until
 
 FAKE_RUN = (sys.executable, str(Path(__file__).with_name("fake_run.py")))
-STARTED: list[subprocess.Popen[bytes]] = []
+COMMANDS = ScriptServer(module="grpo_runtime.local.command")
+"""Forks every command with fake roles of this test session, but for those with other streams."""
+STARTED: list[subprocess.Popen[bytes] | Fork] = []
 
 
 def end_what_is_left() -> None:
@@ -80,6 +83,7 @@ class LocalCommand:
             "FAKE_DATA_CHECK": data_check,
         }
         arguments = [*command, str(file), str(self.output)]
+        self.process: subprocess.Popen[bytes] | Fork
         if is_on_terminal:
             self._master, slave = pty.openpty()
             streams: dict[str, Any] = {"stdin": slave, "stdout": slave, "stderr": slave}
@@ -91,6 +95,10 @@ class LocalCommand:
             self._reader, writer = os.pipe()
             self.process = subprocess.Popen(arguments, env=environment, stdout=writer, stderr=writer)
             os.close(writer)
+        elif command == FAKE_RUN:
+            self.process = COMMANDS.start(
+                Path(FAKE_RUN[-1]), str(file), str(self.output), environment=environment, output=self._log
+            )
         else:
             with self._log.open("ab") as log:
                 self.process = subprocess.Popen(arguments, env=environment, stdout=log, stderr=log)
