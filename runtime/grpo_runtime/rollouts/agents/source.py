@@ -130,7 +130,7 @@ class _Episodes:
         trajectory = {"chats": session.chats, "state": said.get("state")}
         try:
             json.dumps(trajectory, allow_nan=False)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._failure(f"its chats, or its state, are no JSON: {error}", sample) from error
         return trajectory
 
@@ -147,10 +147,10 @@ class _Episodes:
     def _rollout(self, session: Session, sample: Sample, *, is_cut: bool, returned: float | None) -> Rollout:
         sequences = session.record.rollouts()
         if not sequences:
-            raise UserError(
-                f"{self._options.field}: the agent has ended without a call for {sample.row}: call "
-                "client.chat.completions.create first"
-            )
+            what, fix = "has ended without a call", "call client.chat.completions.create first"
+            if session.is_cut:
+                what, fix = "has a prompt that is too long", "raise limits.promptTokens or engine.maxModelLen"
+            raise UserError(f"{self._options.field}: the agent {what} for {sample.row}: {fix}")
         if is_cut:
             sequences = [replace(sequence, is_terminated=False) for sequence in sequences]
         return replace(sequences[0], branches=tuple(sequences[1:]), returned=returned)

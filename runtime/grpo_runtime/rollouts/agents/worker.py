@@ -67,8 +67,9 @@ def find_agent(config: dict[str, Any]) -> UserFunction:
 
 def _answer(agent: UserFunction, lines: Lines, runner: asyncio.Runner) -> None:
     async def serve_all() -> None:
-        # the clients of all episodes share its connections, which take long to set up
-        async with AsyncOpenAI(base_url="http://unknown", api_key="unknown") as shared:
+        # the clients of all episodes share its connections, which take long to set up; an answer may take as
+        # long as a busy fleet needs, and an episode has a deadline
+        async with AsyncOpenAI(base_url="http://unknown", api_key="unknown", timeout=None) as shared:
 
             async def play(given: Mapping[str, Any], ask: Ask) -> dict[str, Any]:
                 task = Task(**given["task"])

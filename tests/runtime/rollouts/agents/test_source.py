@@ -223,6 +223,11 @@ async def test_an_agent_that_calls_nothing_is_told_what_to_call():
         await play("calls_nothing", Policy(counts_up))
 
 
+async def test_an_agent_whose_first_prompt_has_no_room_is_told_so():
+    with pytest.raises(UserError, match=r"too long for row 1 .*: raise limits\.promptTokens or engine\.max"):
+        await play("guesses", Policy(counts_up), columns={"high": "1"}, limits=Limits(prompt_tokens=2))
+
+
 async def test_an_agent_that_goes_on_past_its_limit_has_what_it_sampled_until_then_as_a_cut_completion():
     policy = Policy(counts_up)
     for episode in await play("goes_on_for_ever", policy, limits=Limits(turns=3)):
