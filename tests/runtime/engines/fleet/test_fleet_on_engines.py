@@ -1,6 +1,7 @@
 """The fleet on real engines."""
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -138,6 +139,12 @@ async def test_a_completion_matches_the_regex_and_ends_with_the_token_that_compl
         assert re.fullmatch("[ab]{2}cd", tokenizer.decode(rollout.completion_ids))
         assert rollout.is_terminated
         assert len(rollout.rollout_logprobs) == len(rollout.completion_ids) == rollout.versions[-1].end
+
+    # what is not trained is sampled as it says, without regex and stop of the job
+    [letter] = tokenizer("z", add_special_tokens=False)["input_ids"]
+    own = json.dumps({"logit_bias": {str(letter): 100}, "temperature": 0})
+    [judged] = await fleet.generate([replace(requests(1)[0], own_parameters=own, max_tokens=20)])
+    assert judged.completion_ids == (letter,) * 20
 
     shorter = await open_fleet(
         engine, attempt=attempt, sampling=sampling.model_copy(update={"max_tokens": 3})
