@@ -120,11 +120,13 @@ async def fails_once(client, task):
         raise OSError("the tool is away")
 
 
-async def plays_what_the_row_says(client, task, high):
+async def plays_what_the_row_says(client, untrained, task, high):
     """One of the others, which the column `plays` names."""
     play = task.columns["plays"]
     if play == "guesses":
         return await guesses(client, task, high)
+    if play == "asks_a_judge":
+        return await asks_a_judge(client, untrained, task.prompt)
     return await globals()[play](client, task.prompt)
 
 
