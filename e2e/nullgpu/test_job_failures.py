@@ -13,7 +13,7 @@ from grpo_nullgpu.jobs import EAGER, ONE_AND_ONE, NullJob, RunningJob, gpus
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.judge.attempts import lowered_budget
 
-SECONDS = 900.0
+SECONDS = 1800.0
 STEPS = 6
 """The first is saved, memory is taken away, and that is seen before the last one."""
 DISAGGREGATED = NullJob(

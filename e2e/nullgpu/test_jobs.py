@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from grpo_nullgpu.jobs import EAGER, KV_CACHE_BYTES, ONE_AND_ONE, NullJob, RunningJob, gpus
 
-SECONDS = 900.0
+SECONDS = 1800.0
 """For a job that starts engines on two busy cores, compiles in them, and computes by the CPU."""
 TOLERANCE = 0.1
 """Nats a token: engines and trainer compute in bfloat16."""
