@@ -197,9 +197,9 @@ async def test_ipc_carries_weights_of_many_buffers_and_lets_go_of_the_memory() -
         "large": torch.randn(100_000_000, device="cuda"),
         "half": torch.ones(7, device="cuda", dtype=torch.bfloat16),
     }
-    # cuBLAS keeps memory of its own from the first tag on
+    # cuBLAS keeps memory of its own from the first tag on; what an earlier test left may go in between
     in_use = [await memory_after_a_connection(weights) for _ in range(2)]
-    assert in_use[0] == in_use[1]
+    assert in_use[1] <= in_use[0]
 
 
 async def memory_after_a_connection(weights: dict[str, torch.Tensor]) -> int:
