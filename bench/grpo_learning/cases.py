@@ -1,6 +1,9 @@
 """The jobs that must learn, and those that must not. This is the only list of them."""
 
+import hashlib
+import os
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from grpo_learning.gates import WINDOW, Gate
@@ -9,11 +12,21 @@ _CONTROL = Gate(each_at_most=0.05)
 _LEARNED = Gate(each_at_least=0.95)
 TRUTH = "truth"
 """The reward function that measures what was learned, in every case."""
+CHAT_MODEL, CHAT_DATASET = "model", "train.jsonl"
+
+
+def chat_folder() -> Path:
+    """Where the chat policy and its questions are once they are made. The name changes with what makes
+    them."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grpo-operator"
+    maker = Path(__file__).with_name("chat_policy.py")
+    return cache / f"chat-policy-{hashlib.sha256(maker.read_bytes()).hexdigest()[:12]}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A job of `builtin://tiny` with one process and one engine, and what it must reach."""
+    """A job of `builtin://tiny`, or of the chat policy, with one process and one engine, and what it must
+    reach."""
 
     name: str
     gate: Gate
@@ -24,6 +37,7 @@ class Case:
     learning_rate: float = 1e-3
     seeds: tuple[int, ...] = (0,)
     truth: str = "char_accuracy"
+    """A built-in reward, or `module:attribute`."""
     truth_weight: float = 1.0
     trained_on: str | None = None
     """A function whose reward is trained on beside `truth`."""
@@ -37,10 +51,15 @@ class Case:
     """Whether the age of tokens is corrected for."""
     beside: str | None = None
     """The case that it is compared with."""
+    is_chat: bool = False
+    """Whether it trains the chat policy, on its own questions."""
+    agent: str | None = None
+    """A coroutine that makes the completions by a client of OpenAI's API."""
 
     def job(self, seed: int) -> dict[str, Any]:
         """The GRPOJob of one run."""
-        rewards = [{"name": TRUTH, "builtin": self.truth, "weight": self.truth_weight}]
+        kind = "function" if ":" in self.truth else "builtin"
+        rewards = [{"name": TRUTH, kind: self.truth, "weight": self.truth_weight}]
         if self.trained_on:
             rewards.append({"name": "trained", "function": self.trained_on})
         return {
@@ -48,9 +67,14 @@ class Case:
             "kind": "GRPOJob",
             "metadata": {"name": "learning"},
             "spec": {
-                "model": {"source": "builtin://tiny"},
-                "dataset": {"source": self.dataset},
+                "model": {
+                    "source": f"file://{chat_folder() / CHAT_MODEL}" if self.is_chat else "builtin://tiny"
+                },
+                "dataset": {
+                    "source": f"file://{chat_folder() / CHAT_DATASET}" if self.is_chat else self.dataset
+                },
                 "rewards": rewards,
+                **({"environments": [{"name": "chat", "function": self.agent}]} if self.agent else {}),
                 "algorithm": {
                     "steps": self.steps,
                     "promptsPerStep": 16,
@@ -108,6 +132,35 @@ def _asynchronous(beside: Case, max_staleness: int, *, is_gated: bool, is_correc
     )
 
 
+_BY_TOKENS = Case(
+    name="calculator: rolloutFunction",
+    gate=Gate(each_at_least=0.9),
+    is_chat=True,
+    steps=40,
+    # its calls and what they are answered
+    max_tokens=80,
+    max_model_len=256,
+    learning_rate=1e-3,
+    seeds=(0, 1, 2),
+    truth="grpo_learning.chat_agents:right",
+    algorithm={"promptsPerStep": 8},
+    sampling={"rolloutFunction": {"function": "grpo_learning.chat_agents:by_tokens"}},
+    window=20,
+)
+
+
+def _by_agent(name: str, function: str, **sampling: Any) -> Case:
+    """The same task by a client of OpenAI's API, which must learn what the one by tokens does."""
+    return replace(
+        _BY_TOKENS,
+        name=f"calculator: {name}",
+        gate=Gate(within=0.03),
+        agent=f"grpo_learning.chat_agents:{function}",
+        sampling={"toolCallParser": "hermes", **sampling},
+        beside=_BY_TOKENS.name,
+    )
+
+
 _COPY = Case(name="copy: dapo", gate=_LEARNED)
 CASES = (
     *(
@@ -144,6 +197,11 @@ CASES = (
         truth="reasoning_gym",
         window=20,
     ),
+    _BY_TOKENS,
+    _by_agent("AsyncOpenAI", "by_openai"),
+    _by_agent("AsyncOpenAI and history Template", "by_openai", history="Template"),
+    _by_agent("requests of verifiers 0.3.1", "by_verifiers_0_3"),
+    _by_agent("requests of verifiers 0.4", "by_verifiers_0_4"),
     Case(name="control: sign flipped", gate=_CONTROL, truth_weight=-1.0),
     Case(
         name="control: random",

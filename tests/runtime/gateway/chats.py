@@ -6,45 +6,19 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from grpo_api.contract.versions import PolicyVersion
+from grpo_learning.chat_policy import END
+from grpo_learning.chat_policy import chat_tokenizer as tokenizer_of_chats
+from grpo_runtime.gateway.chat_request import Terms, read_chat_request
 from grpo_runtime.gateway.chat_template import ChatTemplate
 from grpo_runtime.gateway.replies import Call, Reply
-from grpo_runtime.gateway.session import ChatModel, Limits, Session
+from grpo_runtime.gateway.session import Answer, ChatModel, Limits, Session
 from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, VersionSpan
 
-END = "<|im_end|>"
 MAX_MODEL_LEN = 2048
-TEMPLATE = """\
-{%- if tools %}<|im_start|>system
-{% for tool in tools %}{{ tool | tojson }}
-{% endfor %}<|im_end|>
-{% endif %}
-{%- set last = namespace(user=-1) %}
-{%- for message in messages %}
-{%- if message.role == 'user' %}{% set last.user = loop.index0 %}{% endif %}
-{%- endfor %}
-{%- for message in messages %}
-{%- if message.role == 'tool' %}<|im_start|>user
-<tool_response>{{ message.content }}</tool_response><|im_end|>
-{% else %}<|im_start|>{{ message.role }}
-{% set text = message.content -%}
-{%- if loop.index0 < last.user %}{% set text = text.split('</think>')[-1] %}{% endif -%}
-{{ text }}
-{%- for call in message.tool_calls or [] %}
-<tool_call>
-{{ {'name': call.function.name, 'arguments': call.function.arguments} | tojson }}
-</tool_call>
-{%- endfor %}<|im_end|>
-{% endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}<|im_start|>assistant
-{% endif %}"""
-"""ChatML with tools; thoughts of older turns are dropped."""
-
 ADD = {
     "type": "function",
     "function": {
@@ -56,22 +30,9 @@ ADD = {
 
 @cache
 def chat_tokenizer() -> PreTrainedTokenizerFast:
-    """Byte-level BPE."""
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
-    text = ["the user guesses a number and the assistant says low or high, add one and two"] * 9
-    trainer = trainers.BpeTrainer(
-        vocab_size=340,
-        special_tokens=["<|endoftext|>", "<|im_start|>", END],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    bpe.train_from_iterator(text, trainer)
-    bpe.add_tokens(["<tool_call>", "</tool_call>", "<think>", "</think>"])
-    made = PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=END, pad_token="<|endoftext|>")
-    made.chat_template = TEMPLATE
-    return made
+    """Byte-level BPE with the template of the chat policy."""
+    text = "the user guesses a number and the assistant says low or high, add one and two"
+    return tokenizer_of_chats([text] * 9, vocab_size=340)
 
 
 def tokens(text: str) -> tuple[int, ...]:
@@ -137,6 +98,24 @@ def sampled(request: GenerateRequest, text: str, *, step: int = 0) -> Rollout:
         is_terminated=is_terminated,
         engine="engine-0",
     )
+
+
+TERMS = Terms(given={}, vocab_size=len(chat_tokenizer()))
+
+
+def asked(
+    found: Session,
+    messages: Sequence[Any],
+    says: str,
+    *,
+    score: Callable[[Rollout], Rollout] = lambda rollout: rollout,
+    **body: Any,
+) -> Answer:
+    """A call of a session, and the policy's answer, to which `score` may give other logprobs."""
+    turn = found.begin(read_chat_request({"messages": list(messages), **body}, terms=TERMS))
+    if turn.request is None:
+        return found.cut(turn)
+    return found.take(turn, score(sampled(turn.request, says)))
 
 
 class ScriptedPolicy:

@@ -5,22 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from chats import ADD, END, chat_model, chat_tokenizer, sampled, session, tokens, written
+from chats import ADD, END, TERMS, asked, chat_model, chat_tokenizer, sampled, session, tokens, written
 
-from grpo_runtime.gateway.chat_request import Terms, read_chat_request
+from grpo_runtime.gateway.chat_request import read_chat_request
 from grpo_runtime.gateway.own_parameters import BadFieldError
-from grpo_runtime.gateway.session import Answer, LimitReachedError, Limits, Session
+from grpo_runtime.gateway.session import LimitReachedError, Limits, Session
 
-TERMS = Terms(given={}, vocab_size=len(chat_tokenizer()))
 USER, LOW = {"role": "user", "content": "Guess."}, {"role": "user", "content": "low"}
-
-
-def ask(found: Session, messages: list[Any], says: str, **body: Any) -> Answer:
-    """A call, and the policy's answer."""
-    turn = found.begin(read_chat_request({"messages": messages, **body}, terms=TERMS))
-    if turn.request is None:
-        return found.cut(turn)
-    return found.take(turn, sampled(turn.request, says))
 
 
 def text_of(found: Session) -> list[tuple[str, str]]:
@@ -52,9 +43,9 @@ NEXT = "\n<|im_start|>user\nlow<|im_end|>\n<|im_start|>assistant\n"
 )
 def test_a_chat_that_goes_on_is_one_sequence_whatever_the_client_strips(echo: Any):
     found = session()
-    first = ask(found, [USER], f"<think>\nthe number\n</think>\n 5 {END}")
+    first = asked(found, [USER], f"<think>\nthe number\n</think>\n 5 {END}")
     assert first.message["content"].endswith(" 5 ")
-    ask(found, [USER, {"role": "assistant", "content": echo}, LOW], f"7{END}")
+    asked(found, [USER, {"role": "assistant", "content": echo}, LOW], f"7{END}")
     assert text_of(found) == [(FIRST, f"[<think>\nthe number\n</think>\n 5 <|im_end|>]{NEXT}[7<|im_end|>]")]
     [rollout] = found.record.rollouts()
     # what was sampled is kept token by token: no tokenizer makes these of the same text
@@ -73,15 +64,15 @@ def test_a_chat_that_goes_on_is_one_sequence_whatever_the_client_strips(echo: An
 
 def test_a_history_of_the_template_is_written_anew_and_joins_only_where_its_tokens_are_those():
     found = session(model=chat_model(extends=False))
-    ask(found, [USER], f"<think>\nthe number\n</think>5{END}")
-    ask(found, [USER, {"role": "assistant", "content": "5"}, LOW], f"7{END}")
+    asked(found, [USER], f"<think>\nthe number\n</think>5{END}")
+    asked(found, [USER, {"role": "assistant", "content": "5"}, LOW], f"7{END}")
     assert [prompt for prompt, _ in text_of(found)] == [FIRST, f"{FIRST}5<|im_end|>{NEXT}"]
 
 
 def test_a_call_of_a_tool_is_one_sequence_with_other_spaces_in_its_arguments():
     found = session()
     says = 'Well.\n<tool_call>\n{"name":"add","arguments":{"b":2,"a":1}}\n</tool_call>' + END
-    first = ask(found, [USER], says, tools=[ADD])
+    first = asked(found, [USER], says, tools=[ADD])
     [call] = first.message["tool_calls"]
     assert first.finish_reason == "tool_calls"
     assert (call["function"]["name"], call["function"]["arguments"]) == ("add", '{"b": 2, "a": 1}')
@@ -89,7 +80,7 @@ def test_a_call_of_a_tool_is_one_sequence_with_other_spaces_in_its_arguments():
     echo = {"role": "assistant", "content": None, "tool_calls": [call]}
     echo["content"] = "Well."
     result = {"role": "tool", "tool_call_id": call["id"], "content": "3"}
-    ask(found, [USER, echo, result], f"It is 3.{END}", tools=[ADD])
+    asked(found, [USER, echo, result], f"It is 3.{END}", tools=[ADD])
     [(prompt, completion)] = text_of(found)
     assert prompt.startswith("<|im_start|>system\n{") and prompt.endswith(FIRST)
     behind = "\n<|im_start|>user\n<tool_response>3</tool_response><|im_end|>\n<|im_start|>assistant\n"
@@ -98,17 +89,17 @@ def test_a_call_of_a_tool_is_one_sequence_with_other_spaces_in_its_arguments():
 
 def test_a_turn_that_ended_by_a_stop_string_gets_the_end_of_its_turn_untrained():
     found = session()
-    first = ask(found, [USER], f"5\nObservation: x{END}", stop=["Observation:"])
+    first = asked(found, [USER], f"5\nObservation: x{END}", stop=["Observation:"])
     assert (first.message["content"], first.finish_reason) == ("5\n", "stop")
-    ask(found, [USER, {"role": "assistant", "content": "5"}, LOW], f"7{END}")
+    asked(found, [USER, {"role": "assistant", "content": "5"}, LOW], f"7{END}")
     assert text_of(found) == [(FIRST, f"[5\nObservation:]<|im_end|>{NEXT}[7<|im_end|>]")]
 
 
 def test_a_turn_that_was_cut_at_its_length_gets_the_end_of_its_turn_untrained():
     found = session()
-    first = ask(found, [USER], f"5678{END}", max_tokens=2)
+    first = asked(found, [USER], f"5678{END}", max_tokens=2)
     assert (first.message["content"], first.finish_reason) == ("56", "length")
-    ask(found, [USER, {"role": "assistant", "content": "56"}, LOW], f"7{END}")
+    asked(found, [USER, {"role": "assistant", "content": "56"}, LOW], f"7{END}")
     assert text_of(found) == [(FIRST, f"[56]<|im_end|>{NEXT}[7<|im_end|>]")]
 
 
@@ -123,8 +114,8 @@ def test_a_turn_that_was_cut_at_its_length_gets_the_end_of_its_turn_untrained():
 )  # fmt: skip
 def test_another_history_is_another_sequence(messages: list[Any]):
     found = session()
-    ask(found, [USER], f"5{END}")
-    ask(found, messages, f"7{END}")
+    asked(found, [USER], f"5{END}")
+    asked(found, messages, f"7{END}")
     [first, second] = text_of(found)
     assert first == (FIRST, "[5<|im_end|>]")
     assert second[1] == "[7<|im_end|>]"
@@ -132,10 +123,10 @@ def test_another_history_is_another_sequence(messages: list[Any]):
 
 def test_of_two_calls_behind_one_the_first_continues_it_and_each_token_is_trained_once():
     found = session()
-    ask(found, [USER], f"5{END}")
+    asked(found, [USER], f"5{END}")
     chat = [USER, {"role": "assistant", "content": "5"}, LOW]
-    ask(found, chat, f"7{END}")
-    ask(found, chat, f"8{END}")
+    asked(found, chat, f"7{END}")
+    asked(found, chat, f"8{END}")
     assert text_of(found) == [
         (FIRST, f"[5<|im_end|>]{NEXT}[7<|im_end|>]"),
         (f"{FIRST}5<|im_end|>{NEXT}", "[8<|im_end|>]"),
@@ -166,7 +157,7 @@ def test_a_session_that_is_past_a_limit_is_refused_with_its_name(limits: Limits,
     [name] = [name for name, value in vars(limits).items() if value is not None]
     with pytest.raises(LimitReachedError, match=f"limits.{name}"):
         for _ in range(9):
-            ask(found, [USER], f"5{END}")
+            asked(found, [USER], f"5{END}")
     assert found.record.num_calls <= calls
     assert found.is_cut
 
@@ -179,13 +170,13 @@ def test_a_session_whose_time_is_over_is_refused_with_its_name():
     found.take(turn, sampled(turn.request, f"5{END}"))
     assert (found.record.num_calls, found.is_cut) == (1, True)
     with pytest.raises(LimitReachedError, match=r"limits\.seconds of this session is reached"):
-        ask(found, [USER], f"5{END}")
+        asked(found, [USER], f"5{END}")
 
 
 def test_the_tokens_of_a_session_bound_its_last_call():
     found = session(limits=Limits(tokens=5))
-    ask(found, [USER], f"123{END}")
-    assert ask(found, [USER], f"123{END}").finish_reason == "length"
+    asked(found, [USER], f"123{END}")
+    assert asked(found, [USER], f"123{END}").finish_reason == "length"
     assert found.record.num_sampled == 5
 
 
@@ -193,7 +184,7 @@ def test_the_tokens_of_a_session_bound_its_last_call():
 def test_a_prompt_that_leaves_no_room_ends_the_call_with_its_length(limits: Limits):
     found = session(limits=limits)
     long = {"role": "user", "content": "x" * (3000 if limits.prompt_tokens is None else 10)}
-    answer = ask(found, [long], f"5{END}")
+    answer = asked(found, [long], f"5{END}")
     assert (answer.message["content"], answer.finish_reason, answer.completion_ids) == ("", "length", ())
     assert found.is_cut and found.record.rollouts() == []
 
