@@ -169,6 +169,8 @@ def _message(message: dict[str, Any], where: str) -> dict[str, Any]:
     if not isinstance(message.get("role"), str):
         raise BadFieldError(f"{where}.role", "it is missing")
     calls = message.get("tool_calls") or []
+    if not isinstance(calls, list):
+        raise BadFieldError(f"{where}.tool_calls", "it must be a list of objects")
     for place, call in enumerate(calls):
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):

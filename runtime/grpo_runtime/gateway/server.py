@@ -112,7 +112,7 @@ class _Routes:
                 self._gateway.answer(
                     key,
                     read(body, terms=terms),
-                    identity=hashlib.sha256(canonical(body).encode()).hexdigest(),
+                    identity=_identity(body),
                     is_sent_again=request.headers.get(_RETRIES_HEADER, "0") != "0",
                 ),
             )
@@ -128,6 +128,14 @@ class _Routes:
             # of the engines: the agent is ended with it
             return _error(503, str(error))
         return write(answer) if answer is not None else Response(status_code=_CLIENT_LEFT)
+
+
+def _identity(body: Mapping[str, Any]) -> str:
+    """The same for bodies that are equal. Raises BadRequestError for text that no tokenizer takes."""
+    try:
+        return hashlib.sha256(canonical(body).encode()).hexdigest()
+    except (UnicodeEncodeError, RecursionError) as error:
+        raise BadRequestError(f"the body has text that is not Unicode, or is too deep: {error}") from error
 
 
 async def _while_connected(request: Request, answering: Awaitable[Answer]) -> Answer | None:

@@ -33,6 +33,7 @@ START_TIMEOUT_SECONDS = 120.0
 MAX_REASON_CHARACTERS = 2000
 """The reason of a failure is cut to this length."""
 _MAX_LINE_BYTES = 1 << 26
+_MAX_QUOTED = 100
 
 
 class WorkerFailedError(Exception):
@@ -108,7 +109,8 @@ class LineProcess:
                 await self._process.stdin.drain()
 
     async def read(self) -> dict[str, Any]:
-        """The next line of the process. Raises WorkerFailedError when it has ended."""
+        """The next line of the process. Raises WorkerFailedError when it has ended, and for a line that is no
+        object of JSON, which the user's code has written over the protocol."""
         process = self._process
         assert process is not None and process.stdout is not None
         try:
@@ -118,7 +120,12 @@ class LineProcess:
         if not line.endswith(b"\n"):
             # also in the middle of an answer
             raise WorkerFailedError(f"its process ended with code {await process.wait()}")
-        reply: dict[str, Any] = json.loads(line)
+        try:
+            reply = json.loads(line)
+        except (ValueError, RecursionError):
+            reply = None
+        if not isinstance(reply, dict):
+            raise WorkerFailedError(f"its process wrote no answer but {shortened(line)}")
         return reply
 
     async def close(self) -> None:
@@ -190,6 +197,12 @@ class LineWorker:
             if not is_ready:
                 await self.close()
         return process
+
+
+def shortened(said: object) -> str:
+    """The beginning of something that a worker said, for a sentence."""
+    written = repr(said)
+    return written if len(written) <= _MAX_QUOTED else f"{written[:_MAX_QUOTED]}..."
 
 
 def late_message(timeout_seconds: float) -> str:

@@ -1,9 +1,11 @@
 """What one reward function gave for one chunk of a step. B completions."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from grpo_runtime.process.line_worker import shortened
 from grpo_runtime.rewards.types import FailureKind, RewardFailure, RewardRequest
 
 _MAX_SAMPLE_CHARACTERS = 300
@@ -21,13 +23,15 @@ class Column:
 
 
 def column_of_reply(name: str, request: RewardRequest, reply: dict[str, Any]) -> Column:
-    """What a reply of a worker says about the chunk `request`; `name` is that of the function."""
+    """What a reply of a worker says about the chunk `request`; `name` is that of the function. One that no
+    worker makes, because the function has written over the protocol, gives no rewards."""
     if "error" in reply:
-        reason = f"{reply['error']}\n{reply['traceback']}".strip()
-        return failed_column(
-            name, request, reason=reason, kind=FailureKind.RAISED, is_misfit=reply["is_misfit"]
-        )
-    assert len(reply["rewards"]) == len(request.completions)
+        reason = f"{reply['error']}\n{reply.get('traceback', '')}".strip()
+        is_misfit = bool(reply.get("is_misfit"))
+        return failed_column(name, request, reason=reason, kind=FailureKind.RAISED, is_misfit=is_misfit)
+    if not _is_answer(reply, num_samples=len(request.completions)):
+        reason = f"its process wrote {shortened(reply)}"
+        return failed_column(name, request, reason=reason, kind=FailureKind.LOST)
     failures = []
     if refused := reply["refused"]:
         index, reason = refused[0]
@@ -42,6 +46,17 @@ def column_of_reply(name: str, request: RewardRequest, reply: dict[str, Any]) ->
             )
         ]
     return Column(values=reply["rewards"], failures=tuple(failures), logged=reply["metrics"])
+
+
+def _is_answer(reply: dict[str, Any], *, num_samples: int) -> bool:
+    """Whether a reply has a finite number or nothing for each completion, and what else a worker says."""
+    rewards, others = reply.get("rewards"), (("refused", list), ("metrics", dict), ("is_misfit", bool))
+    return (
+        isinstance(rewards, list)
+        and len(rewards) == num_samples
+        and all(each is None or (type(each) is float and math.isfinite(each)) for each in rewards)
+        and all(isinstance(reply.get(name), kind) for name, kind in others)
+    )
 
 
 def failed_column(

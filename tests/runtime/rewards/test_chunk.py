@@ -2,14 +2,17 @@
 run."""
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from reward_matrix import RewardMatrix, put_together
 
 from grpo_runtime.errors import UserError
+from grpo_runtime.rewards.chunk import column_of_reply
 from grpo_runtime.rewards.pool import RewardPool
 from grpo_runtime.rewards.tolerance import Tolerance
 from grpo_runtime.rewards.types import (
@@ -49,6 +52,26 @@ def chunks(*groups: Sequence[str], **columns: str) -> list[RewardRequest]:
 
 async def scored(pool: RewardPool, requests: Sequence[RewardRequest]) -> RewardMatrix:
     return put_together(pool, await asyncio.gather(*map(pool.submit, requests)), step=STEP)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {},
+        {"rewards": [1.0]},
+        {"rewards": [1.0, 2.0], "refused": [], "metrics": {}, "is_misfit": False},
+        {"rewards": [math.nan], "refused": [], "metrics": {}, "is_misfit": False},
+        {"rewards": ["1"], "refused": [], "metrics": {}, "is_misfit": False},
+        {"rewards": [1.0], "refused": 3, "metrics": {}, "is_misfit": False},
+    ],
+    ids=str,
+)
+def test_a_reply_that_no_worker_makes_costs_the_rewards_of_its_chunk(reply: dict[str, Any]) -> None:
+    [chunk] = chunks(["x"])
+    column = column_of_reply("mine", chunk, reply)
+    assert column.values == [None]
+    [failure] = column.failures
+    assert (failure.kind, failure.reason.startswith("its process wrote {")) == (FailureKind.LOST, True)
 
 
 async def test_a_chunk_that_hangs_costs_its_own_rewards_and_no_others(tmp_path: Path) -> None:

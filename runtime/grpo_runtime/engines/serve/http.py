@@ -48,7 +48,7 @@ async def read_json(receive: Receive, *, max_bytes: int = MAX_BODY_BYTES) -> Map
     """The request body as a JSON object."""
     try:
         parsed = json.loads(await read_body(receive, max_bytes=max_bytes))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadRequestError(f"the body is not JSON: {error}") from error
     if not isinstance(parsed, dict):
         raise BadRequestError("the body must be a JSON object")

@@ -10,10 +10,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from grpo_runtime.process.line_worker import LineProcess, WorkerFailedError, WorkerProgram, late_message
+from grpo_runtime.process.line_worker import (
+    LineProcess,
+    WorkerFailedError,
+    WorkerProgram,
+    late_message,
+    shortened,
+)
 
 Said = dict[str, Any]
-"""A line of the process: what a conversation asks for, or how it has ended."""
+"""A line of the process: what a conversation asks for, or how it has ended. The user's code may have written
+it."""
 
 
 class FunctionProcess:
@@ -94,7 +101,9 @@ class FunctionProcess:
         try:
             while True:
                 said = await self._process.read()
-                inbox = self._inboxes.get(said["id"])
+                if type(number := said.get("id")) is not int:
+                    raise WorkerFailedError(f"its process wrote {shortened(said)}, which is of no completion")
+                inbox = self._inboxes.get(number)
                 if inbox is not None:  # otherwise nobody waits for it any more
                     inbox.put_nowait(said)
         except WorkerFailedError as error:

@@ -9,11 +9,11 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.completion_decoder import CompletionDecoder
-from grpo_runtime.process.line_worker import WorkerFailedError, WorkerProgram
+from grpo_runtime.process.line_worker import WorkerFailedError, WorkerProgram, shortened
 from grpo_runtime.process.user_code import FunctionFile
 from grpo_runtime.rollouts.collect import Source
 from grpo_runtime.rollouts.function.function_process import FunctionProcess, OpenConversation, Said
@@ -135,12 +135,15 @@ class _Turns:
 
     def _next_turn(self, said: Said, transcript: Transcript, sample: Sample) -> GenerateRequest | None:
         """What the engines are asked for when the function has said this; None where the completion is
-        finished. Raises FunctionFailedError when the function raised."""
+        finished. Raises FunctionFailedError when the function raised, or has written over the protocol."""
         if "error" in said:
             raise _failure(said, sample)
-        for added in said["added"]:
-            transcript.add(self._function.encode(added))
-        return None if said.get("is_done") else transcript.next_turn(said["max_tokens"])
+        added, max_tokens = said.get("added"), said.get("max_tokens")
+        if not _is_added(added) or type(max_tokens) not in (int, type(None)):
+            raise _no_next_turn(_where(sample), WorkerFailedError(f"its process wrote {shortened(said)}"))
+        for each in added:
+            transcript.add(self._function.encode(each))
+        return None if said.get("is_done") else transcript.next_turn(max_tokens)
 
 
 async def _in_time(way: Awaitable[T], sample: Sample) -> T:
@@ -148,7 +151,19 @@ async def _in_time(way: Awaitable[T], sample: Sample) -> T:
     try:
         return await way
     except WorkerFailedError as error:
-        raise _no_next_turn(f"for {sample.row} in step {sample.group.step + 1}", error) from error
+        raise _no_next_turn(_where(sample), error) from error
+
+
+def _is_added(found: object) -> TypeGuard[list[str | list[int]]]:
+    """Whether this is what a conversation adds before a turn."""
+    return isinstance(found, list) and all(
+        isinstance(each, str) or (isinstance(each, list) and all(type(token) is int for token in each))
+        for each in found
+    )
+
+
+def _where(sample: Sample) -> str:
+    return f"for {sample.row} in step {sample.group.step + 1}"
 
 
 def _no_next_turn(where: str, error: WorkerFailedError) -> FunctionFailedError:
@@ -178,8 +193,7 @@ def _finished(transcript: Transcript, sample: Sample) -> Rollout:
 
 
 def _failure(said: Said, sample: Sample) -> FunctionFailedError:
-    logger.warning("%s: the function raised %s\n%s", FIELD, said["error"], said["traceback"])
+    logger.warning("%s: the function raised %s\n%s", FIELD, said["error"], said.get("traceback"))
     return FunctionFailedError(
-        f"{FIELD}: the function raised {said['error']} for {sample.row} in step {sample.group.step + 1}: "
-        "catch what a tool may raise"
+        f"{FIELD}: the function raised {said['error']} {_where(sample)}: catch what a tool may raise"
     )
