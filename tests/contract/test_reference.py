@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -34,10 +35,16 @@ from grpo_runtime.algorithm.losses import compute_loss
 from grpo_runtime.algorithm.types import AdvantageOptions, Denominators, LossInputs
 from grpo_runtime.engines.colocated.rank_engine import PHASES
 from grpo_runtime.engines.routes import ROUTES, Access
-from grpo_runtime.report.metrics import METRICS, completion_metrics, is_own_metric, sync_metrics
+from grpo_runtime.report.metrics import (
+    METRICS,
+    agent_metrics,
+    completion_metrics,
+    is_own_metric,
+    sync_metrics,
+)
 from grpo_runtime.report.overlap import IdleEngines, wait_metrics
 from grpo_runtime.rollouts import async_stream
-from grpo_runtime.rollouts.interface import Rollout, SyncReport
+from grpo_runtime.rollouts.interface import AgentCalls, Rollout, SyncReport
 from grpo_runtime.rollouts.journal.journal import CHECKSUM, DIFFERS, REPLAYED
 from grpo_runtime.rollouts.stream import FILTERED, GENERATED, GENERATED_REWARD, ROUNDS
 from grpo_runtime.trainer.algorithm_options import loss_options
@@ -195,6 +202,7 @@ def metric_names() -> set[str]:
         *divided(),
         *scored(),
         *completion_metrics([rollout()]),
+        *agent_metrics([replace(rollout(), calls=AgentCalls(1, {"NAME": 1}))]),
         *sync_metrics(SYNC),
         *asynchronous(),
         *(

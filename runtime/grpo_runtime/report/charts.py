@@ -81,6 +81,8 @@ SECTIONS: tuple[Section, ...] = (
         (
             Chart("Length", ("completions/m*_length",), unit="tokens"),
             Chart("Cut at maxTokens", ("completions/clipped_ratio",), unit="share"),
+            Chart("Calls and sequences of an agent", ("agents/mean_*",)),
+            Chart("What calls asked for and the job decides", ("agents/overridden/*",), unit="calls"),
             Chart("Taken from the journal", ("journal/replayed_samples",), unit="samples"),
         ),
     ),

@@ -8,6 +8,7 @@ Reward functions cannot log a metric under a name that is listed.
 import re
 import zlib
 from array import array
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -98,6 +99,14 @@ METRICS = {
     "completions/clipped_ratio": "share of completions cut at `sampling.maxTokens`",
     "completions/crc32": (
         "checksum of all tokens of the step: two runs are the same up to the first step where it differs"
+    ),
+    "agents/mean_calls": "with `environments`: calls of an episode",
+    "agents/mean_sequences": (
+        "sequences of an episode: 1 where each of its calls goes on from the one before"
+    ),
+    "agents/overridden/NAME": (
+        "calls of the step that asked for another value of this field than the job's; those that are 0 are "
+        "left out"
     ),
     "dynamic_sampling/rounds": "with `algorithm.dynamicSampling`: how often the step sampled",
     "dynamic_sampling/generated_groups": "groups that it sampled",
@@ -259,6 +268,20 @@ def completion_metrics(rollouts: "Sequence[Rollout]") -> dict[str, float]:
         **_statistics("completions/{}_terminated_length", terminated or [0]),
         "completions/clipped_ratio": 1.0 - len(terminated) / len(rollouts),
         "completions/crc32": float(_checksum(rollouts)),
+    }
+
+
+def agent_metrics(rollouts: "Sequence[Rollout]") -> dict[str, float]:
+    """What agents have asked for, and in how many sequences, of the completions that agents have made."""
+    calls = [rollout.calls for rollout in rollouts if rollout.calls is not None]
+    if not calls:
+        return {}
+    overridden = sum((Counter(of.overridden) for of in calls), Counter[str]())
+    sequences = [len(rollout.sequences) for rollout in rollouts if rollout.calls is not None]
+    return {
+        "agents/mean_calls": sum(of.num for of in calls) / len(calls),
+        "agents/mean_sequences": sum(sequences) / len(sequences),
+        **{f"agents/overridden/{name}": float(num) for name, num in sorted(overridden.items())},
     }
 
 

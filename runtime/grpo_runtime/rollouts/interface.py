@@ -40,6 +40,15 @@ class VersionSpan:
 
 
 @dataclass(frozen=True)
+class AgentCalls:
+    """What an agent has asked for in an episode: how many calls, and by field how many of them asked for
+    another value than the job's."""
+
+    num: int
+    overridden: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class Rollout:
     """One sampled completion.
 
@@ -66,6 +75,8 @@ class Rollout:
     trajectory: Mapping[str, Any] | None = None
     """What reward functions see of an agent's episode, as JSON: `chats`, each a list of messages, and the
     `state` that the agent returned."""
+    calls: AgentCalls | None = None
+    """Those of the agent that made it; None where none did."""
 
     def __post_init__(self) -> None:
         assert not any(branch.branches for branch in self.branches), "a branch has branches"

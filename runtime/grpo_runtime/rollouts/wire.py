@@ -8,7 +8,7 @@ from typing import Any
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.rollouts.frames import Frame
-from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, VersionSpan
+from grpo_runtime.rollouts.interface import AgentCalls, GenerateRequest, Rollout, VersionSpan
 
 _STOP, _LENGTH = "stop", "length"
 _BRANCHES = "branches"
@@ -99,8 +99,8 @@ def read_completion(frame: Frame, *, prompt_ids: tuple[int, ...]) -> Rollout:
 
 
 def episode_frame(rollout: Rollout) -> Frame:
-    """All sequences of an episode with their prompts, but for a first one without, what its agent returned,
-    and what reward functions see of it."""
+    """All sequences of an episode with their prompts, but for a first one without, what its agent asked for
+    and returned, and what reward functions see of it."""
     first, *branches = rollout.sequences
     frame = completion_frame(first)
     headers: list[Mapping[str, Any]] = []
@@ -111,6 +111,8 @@ def episode_frame(rollout: Rollout) -> Frame:
         header["returned"] = rollout.returned
     if rollout.trajectory is not None:
         header["trajectory"] = rollout.trajectory
+    if rollout.calls is not None:
+        header["calls"] = {"num": rollout.calls.num, "overridden": dict(rollout.calls.overridden)}
     for place, branch in enumerate(branches):
         written = completion_frame(branch)
         headers.append(written.header)
@@ -131,11 +133,13 @@ def read_episode(frame: Frame) -> Rollout:
     has_prompt = "prompt_ids" in frame.arrays
     first = read_completion(frame, prompt_ids=tuple(_array(frame, "prompt_ids", "i")) if has_prompt else ())
     header = frame.header
+    calls = header.get("calls")
     return replace(
         first,
         branches=tuple(branches),
         returned=header.get("returned"),
         trajectory=header.get("trajectory"),
+        calls=None if calls is None else AgentCalls(**calls),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from grpo_api.contract.learning_signal import Lack
 from grpo_runtime.algorithm.advantages import Advantages, reward_metrics
 from grpo_runtime.model.completion_decoder import CompletionDecoder
-from grpo_runtime.report.metrics import completion_metrics, sync_metrics
+from grpo_runtime.report.metrics import agent_metrics, completion_metrics, sync_metrics
 from grpo_runtime.report.overlap import IdleEngines, wait_metrics
 from grpo_runtime.report.samples import Sample
 from grpo_runtime.rollouts.group import Group, completions_of, rewards_of
@@ -54,7 +54,7 @@ def step_metrics(
     }
     # a user's own metric may be NaN, which no report can hold
     values = {name: value for name, value in values.items() if math.isfinite(value)}
-    values |= completion_metrics(completions)
+    values |= completion_metrics(completions) | agent_metrics(completions)
     values |= sync_metrics(groups.sync) if groups.sync else {}
     if not values.get(REPLAYED):
         # where samples were replayed it would say how fast a disk is

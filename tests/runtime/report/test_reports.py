@@ -6,12 +6,12 @@ from pytest import CaptureFixture, approx
 from grpo_api.contract.progress import Progress, TrainerState
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.cli import main
-from grpo_runtime.report.metrics import completion_metrics, count_tokens
+from grpo_runtime.report.metrics import agent_metrics, completion_metrics, count_tokens
 from grpo_runtime.report.metrics_file import MetricsFile, MetricsRecord
 from grpo_runtime.report.plot import plot, plot_run
 from grpo_runtime.report.progress import ProgressFile, read_progress
 from grpo_runtime.report.prometheus import prometheus_text
-from grpo_runtime.rollouts.interface import Rollout, VersionSpan
+from grpo_runtime.rollouts.interface import AgentCalls, Rollout, VersionSpan
 
 
 def rollout(num_tokens: int, *, is_terminated: bool = True, versions: tuple[str, ...] = ("1.0",)) -> Rollout:
@@ -49,6 +49,20 @@ def test_an_episode_is_one_completion_with_the_tokens_of_all_its_sequences() -> 
     assert count_tokens([episode, cut]) == (5 * 2, 2 + 4 + 1 + 3 + 5)
     alone = completion_metrics([replace(episode, branches=()), cut])
     assert alone["completions/crc32"] != metrics["completions/crc32"]
+
+
+def test_what_agents_ask_for_is_counted_by_the_episode_and_by_field() -> None:
+    episodes = [
+        replace(rollout(2), branches=(rollout(1),), calls=AgentCalls(3, {"temperature": 2, "seed": 1})),
+        replace(rollout(2), calls=AgentCalls(2, {"temperature": 2})),
+    ]
+    assert agent_metrics(episodes) == {
+        "agents/mean_calls": 2.5,
+        "agents/mean_sequences": 1.5,
+        "agents/overridden/seed": 1.0,
+        "agents/overridden/temperature": 4.0,
+    }
+    assert agent_metrics([rollout(2)]) == {}
 
 
 def test_the_checksum_tells_runs_with_other_tokens_or_another_order_apart() -> None:

@@ -22,7 +22,7 @@ from grpo_runtime.rewards.chunk import Column
 from grpo_runtime.rewards.types import FailureKind, RewardFailure
 from grpo_runtime.rollouts.frames import Frame, decode_frames, encode_frame
 from grpo_runtime.rollouts.group import Group
-from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, VersionSpan
+from grpo_runtime.rollouts.interface import AgentCalls, GenerateRequest, Rollout, VersionSpan
 from grpo_runtime.rollouts.journal.reader import file_of, read_step
 from grpo_runtime.rollouts.journal.records import Begun, Composed, Generated, Scored, Trained, decode_record
 from grpo_runtime.rollouts.journal.writer import JournalWriter
@@ -110,12 +110,13 @@ def test_every_sequence_of_an_episode_comes_back_with_its_own_prompt() -> None:
 
 
 @pytest.mark.parametrize("returned", [None, 0.0, -1.5])
-def test_an_episode_keeps_the_prompt_that_its_agent_gave_it_and_what_the_agent_returned(
+def test_an_episode_keeps_the_prompt_that_its_agent_gave_it_what_it_asked_for_and_what_it_returned(
     returned: float | None,
 ) -> None:
     chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     trajectory = None if returned is None else {"chats": [chat], "state": {"board": [1]}}
-    rollout = replace(ROLLOUT, prompt_ids=(8, 8), returned=returned, trajectory=trajectory)
+    calls = AgentCalls(3, {"temperature": 2})
+    rollout = replace(ROLLOUT, prompt_ids=(8, 8), returned=returned, trajectory=trajectory, calls=calls)
     (frame,), _ = decode_frames(encode_frame(Generated.of_group(group(rollout), 0, sampling=9).frame()))
     found = decode_record(frame)
     assert isinstance(found, Generated)

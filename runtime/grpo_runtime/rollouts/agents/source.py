@@ -6,6 +6,7 @@ what is trained, whatever its client made of it.
 
 import json
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,14 +15,14 @@ from grpo_runtime.data.seeds import turn_seed
 from grpo_runtime.errors import UserError
 from grpo_runtime.gateway.gateway import Gateway
 from grpo_runtime.gateway.session import Limits, Session
-from grpo_runtime.process.line_worker import WorkerFailedError, WorkerProgram
+from grpo_runtime.process.line_worker import WorkerFailedError, WorkerProgram, shortened
 from grpo_runtime.process.user_code import FunctionFile
 from grpo_runtime.rollouts.collect import Source
 from grpo_runtime.rollouts.function.function_process import FunctionProcess, Said
 from grpo_runtime.rollouts.function.shared_process import HANG_SECONDS, SharedProcess, blocked_message
 from grpo_runtime.rollouts.function.tries import ALL, PAUSES_SECONDS, Part, Sample, Tries
 from grpo_runtime.rollouts.function.worker import worker_config
-from grpo_runtime.rollouts.interface import Engines, FunctionFailedError, Rollout
+from grpo_runtime.rollouts.interface import AgentCalls, Engines, FunctionFailedError, Rollout
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +85,21 @@ class Agent(SharedProcess):
         return FunctionFailedError(f"{self.options.field}: the agent failed {where}: {error}")
 
 
+def returned_by(said: Said) -> float | None:
+    """The reward with which an episode has ended; None where it has none, also where its agent raised. What
+    else its process says of it, such as tokens, is not read: the gateway's own record is trained.
+
+    Raises WorkerFailedError for what no agent can end with: its code has written over the protocol.
+    """
+    if "error" in said:
+        return None
+    reward = said.get("reward")
+    is_number = type(reward) is float and math.isfinite(reward)
+    if said.get("is_done") is not True or not (reward is None or is_number):
+        raise WorkerFailedError(f"its process wrote {shortened(said)}")
+    return reward
+
+
 class _Episodes:
     """Episodes, each with a session."""
 
@@ -114,16 +130,17 @@ class _Episodes:
 
         try:
             said = await self._gateway.play(session, play)
+            if said is None:
+                said = await self._late(session, sample, process)
+            returned = returned_by(said)
         except WorkerFailedError as error:
             raise self._failure(f"{error}", sample) from error
-        if said is None:
-            said = await self._late(session, sample, process)
         if "error" in said and not (session.is_cut or untrained.is_cut):
-            logger.warning("%s: the agent raised %s\n%s", options.field, said["error"], said["traceback"])
+            logger.warning("%s: the agent raised %s\n%s", options.field, said["error"], said.get("traceback"))
             raise self._failure(f"it raised {said['error']}", sample)
         is_cut = session.is_cut or "error" in said
         trajectory = self._trajectory(session, said, sample)
-        rollout = self._rollout(session, sample, is_cut=is_cut, returned=said.get("reward"))
+        rollout = self._rollout(session, sample, is_cut=is_cut, returned=returned)
         finish(replace(rollout, trajectory=trajectory))
 
     def _trajectory(self, session: Session, said: Said, sample: Sample) -> dict[str, Any]:
@@ -153,7 +170,12 @@ class _Episodes:
             raise UserError(f"{self._options.field}: the agent {what} for {sample.row}: {fix}")
         if is_cut:
             sequences = [replace(sequence, is_terminated=False) for sequence in sequences]
-        return replace(sequences[0], branches=tuple(sequences[1:]), returned=returned)
+        return replace(
+            sequences[0],
+            branches=tuple(sequences[1:]),
+            returned=returned,
+            calls=AgentCalls(session.record.num_calls, session.overridden),
+        )
 
     def _failure(self, what: str, sample: Sample) -> FunctionFailedError:
         where = f"for {sample.row} in step {sample.group.step + 1}"

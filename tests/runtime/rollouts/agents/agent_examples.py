@@ -2,12 +2,17 @@
 
 import asyncio
 import contextlib
+import fcntl
 import json
+import math
 import os
+import stat
 import subprocess
 import tempfile
 import threading
 from pathlib import Path
+
+KEYS, HAS_KEY, HAS_ASKED = [], asyncio.Event(), asyncio.Event()
 
 ADD = {
     "type": "function",
@@ -22,7 +27,7 @@ async def guesses(client, task, high):
     """A game: the policy guesses until it has the number, at most thrice."""
     messages = [{"role": "user", "content": task.prompt}]
     for _ in range(3):
-        answer = await client.chat.completions.create(model="policy", messages=messages)
+        answer = await client.chat.completions.create(model="policy", messages=messages, temperature=0.1)
         guess = answer.choices[0].message.content
         if guess == high:
             return 1.0
@@ -153,3 +158,44 @@ def reads(path):
         return bool(Path(path).read_bytes())
     except OSError:
         return False
+
+
+async def ends_as_it_likes(client, task):
+    """Writes over its worker's protocol, as the end of its own episode. The column `marker` is a file; as
+    long as there is none, its reward is none that an agent may have."""
+    marker = Path(task.columns["marker"])
+    chat = [{"role": "user", "content": task.prompt}]
+    await client.chat.completions.create(model="policy", messages=chat)
+    reward = 0.5 if marker.exists() else math.nan  # noqa: ASYNC240
+    marker.touch()  # noqa: ASYNC240
+    end = {"is_done": True, "reward": reward, "token_ids": [1, 2], "logprobs": [0.0, 0.0]}
+    # it does not know its own number, and those of the others are as good
+    lines = "".join(json.dumps({"id": number, **end}) + "\n" for number in range(2))
+    os.write(pipe_of_answers(), lines.encode())
+    await asyncio.Event().wait()
+
+
+def pipe_of_answers():
+    """The only one beside stdout and stderr that this process writes into."""
+    for number in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
+        with contextlib.suppress(OSError):
+            is_written = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY
+            if number > 2 and is_written and stat.S_ISFIFO(os.fstat(number).st_mode):
+                return number
+    raise LookupError("no pipe")
+
+
+async def takes_the_key_of_the_other(client, task):
+    """The second sample asks with the key of the first, which waits for it."""
+    chat = [{"role": "user", "content": f"{task.prompt} {task.sample_index}"}]
+    if task.sample_index == 0:
+        KEYS.append(client.api_key)
+        HAS_KEY.set()
+        await client.chat.completions.create(model="policy", messages=chat)
+        await HAS_ASKED.wait()
+    else:
+        await client.chat.completions.create(model="policy", messages=chat)
+        await HAS_KEY.wait()
+        other = client.with_options(api_key=KEYS[0])
+        await other.chat.completions.create(model="policy", messages=chat)
+        HAS_ASKED.set()

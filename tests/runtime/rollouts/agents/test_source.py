@@ -2,6 +2,7 @@
 when an agent fails."""
 
 import asyncio
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,11 +19,18 @@ from grpo_runtime.gateway.server import application
 from grpo_runtime.gateway.serving import served
 from grpo_runtime.gateway.session import Limits
 from grpo_runtime.process.confinement import landlock_version
-from grpo_runtime.rollouts.agents.source import Agent, AgentOptions
+from grpo_runtime.process.line_worker import WorkerFailedError
+from grpo_runtime.rollouts.agents.source import Agent, AgentOptions, returned_by
 from grpo_runtime.rollouts.function.shared_process import HANG_SECONDS
 from grpo_runtime.rollouts.function.turn_sampler import TurnSampler
 from grpo_runtime.rollouts.group import Group
-from grpo_runtime.rollouts.interface import FunctionFailedError, GenerateRequest, Rollout, RolloutLostError
+from grpo_runtime.rollouts.interface import (
+    AgentCalls,
+    FunctionFailedError,
+    GenerateRequest,
+    Rollout,
+    RolloutLostError,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -126,6 +134,7 @@ async def test_what_agents_sample_is_trained_and_what_games_and_tools_say_is_not
         assert game.prompt_ids == tokens(BEGIN)
         assert chat_tokenizer().decode(game.completion_ids) == f"0{END}{told}1{END}"
         assert game.num_sampled == 4 and game.is_terminated
+        assert game.calls == AgentCalls(2, {"temperature": 2})
     for tool in tools:
         assert tool.num_sampled == len(written(CALL)) + len(written(f"It is 3.{END}"))
         assert "<tool_response>3</tool_response>" in chat_tokenizer().decode(tool.completion_ids)
@@ -203,6 +212,48 @@ async def test_an_agent_that_blocks_its_event_loop_has_failed():
             hang_seconds=0.2,
             num_tries=1,
         )
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        {},
+        {"is_cut": True},
+        {"added": [], "max_tokens": None},
+        {"reward": 1.0},
+        *(
+            {"is_done": True, "reward": reward}
+            for reward in (math.nan, math.inf, True, 1, "1", [1.0], 10**400)
+        ),
+    ],
+    ids=str,
+)
+def test_what_no_agent_ends_with_fails_its_episode_with_the_line(end: dict[str, Any]):
+    with pytest.raises(WorkerFailedError, match=r"its process wrote \{"):
+        returned_by({"id": 3, **end})
+
+
+async def test_what_a_process_reports_of_tokens_is_not_trained(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """Its first end has a reward that is no number."""
+    columns = {"marker": str(tmp_path / "has-ended")}
+    for episode in await play("ends_as_it_likes", Policy(counts_up), columns=columns):
+        assert (episode.returned, episode.is_terminated) == (0.5, True)
+        assert episode.completion_ids == written(f"0{END}")
+        assert episode.rollout_logprobs == (-0.01, -0.02)
+    assert "the agent failed for row 1 of the dataset in step 3: its process wrote {'id': " in caplog.text
+    assert "'reward': nan" in caplog.text
+
+
+async def test_what_is_asked_with_the_key_of_another_episode_is_trained_there():
+    first, second = await play("takes_the_key_of_the_other", Policy(counts_up))
+    begin = BEGIN.replace("Guess.", "Guess. {}")
+    prompts = [
+        [chat_tokenizer().decode(sequence.prompt_ids) for sequence in episode.sequences]
+        for episode in (first, second)
+    ]
+    assert prompts == [[begin.format(0), begin.format(1)], [begin.format(1)]]
 
 
 async def test_engines_that_fail_are_told_as_such_and_no_agent_is_tried_again():
