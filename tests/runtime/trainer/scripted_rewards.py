@@ -1,5 +1,7 @@
-"""User code of jobs over the scripted engine: reward functions note every call, and may end the trainer."""
+"""User code of jobs over the scripted engine: reward functions note every call, and may end the trainer, and
+so may an agent."""
 
+import asyncio
 import json
 import os
 import signal
@@ -8,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_runtime.rewards.types import TRIAL_TEXT
+from grpo_runtime.rollouts.frames import decode_frames
 
 
 def noted(
@@ -65,3 +68,51 @@ async def turns(conversation: Any, answer: str) -> None:
     if conversation.sample_index % 2:
         conversation.add(answer[0])
         await conversation.sample()
+
+
+async def agent(client: Any, task: Any, answer: str) -> float:
+    """Every other sample has two calls, with a letter of the answer between them, and may end the trainer
+    there or behind its end, once another sample is on disk."""
+    messages = [{"role": "user", "content": task.prompt}]
+    reply = await client.chat.completions.create(model="policy", messages=messages)
+    if task.sample_index % 2:
+        if await is_killed_at("between calls"):
+            kill_trainer()
+        messages += [reply.choices[0].message, {"role": "user", "content": answer[0]}]
+        await client.chat.completions.create(model="policy", messages=messages)
+        if await is_killed_at("returned"):
+            # behind the line that says so
+            asyncio.get_running_loop().call_soon(kill_trainer)
+    return float(task.sample_index)
+
+
+def kill_trainer() -> None:
+    os.kill(os.getppid(), signal.SIGKILL)
+
+
+async def is_killed_at(point: str) -> bool:
+    """Whether the trainer is to end here, in this step or later; then a sample of it is on disk."""
+    wanted, _, first = os.environ.get("SCRIPTED_KILL", "").partition(":")
+    if wanted != point or newest_weights() < int(first):
+        return False
+    async with asyncio.timeout(60):
+        while not has_a_sample(int(first)):  # noqa: ASYNC110 - another process writes it
+            await asyncio.sleep(0.005)
+    return True
+
+
+def newest_weights() -> int:
+    """The step whose weights the engine has."""
+    lines = map(json.loads, Path(os.environ["SCRIPTED_LOG"]).read_text().splitlines())
+    return max(line["sync"] for line in lines if "sync" in line)
+
+
+def has_a_sample(first: int) -> bool:
+    """Whether one is in the journal of this step or a later one."""
+    for path in Path(os.environ["SCRIPTED_LOG"]).parent.glob("output/journal/step-*/*.journal"):
+        frames, _ = decode_frames(path.read_bytes())
+        if int(path.parent.name.removeprefix("step-")) >= first and any(
+            frame.header["kind"] == "generated" for frame in frames
+        ):
+            return True
+    return False

@@ -15,8 +15,20 @@ from kill_cells import (
     kill_and_go_on,
     log,
 )
-from killed_runs import SAMPLES, STEPS, all_records, asked, killable_job, on_disk, run_attempt, values
+from killed_runs import (
+    SAMPLES,
+    STEPS,
+    all_records,
+    asked,
+    killable_job,
+    newest_checkpoint,
+    on_disk,
+    run_attempt,
+    values,
+)
 from scripted_rank import NUM_IN_TIME
+
+from grpo_runtime.data.seeds import turn_seed
 
 pytestmark = pytest.mark.processes
 
@@ -56,7 +68,7 @@ def test_a_run_that_is_killed_in_every_attempt_gets_to_its_end(
 
 
 def on_two_ranks(*, selected: str) -> pytest.MarkDecorator:
-    """Under each strategy, of which `make test` has one."""
+    """Under each strategy, of which `make test` has one, or none."""
     return pytest.mark.parametrize(
         "strategy",
         [
@@ -69,7 +81,7 @@ def on_two_ranks(*, selected: str) -> pytest.MarkDecorator:
 TURNS = {"sampling": {"rolloutFunction": {"function": "scripted_rewards:turns"}}}
 
 
-@on_two_ranks(selected="DDP")
+@on_two_ranks(selected="")
 def test_a_run_of_several_turns_that_is_killed_between_them_ends_as_the_undisturbed_one(
     tmp_path: Path, strategy: str
 ) -> None:
@@ -88,6 +100,50 @@ def test_a_run_of_several_turns_that_is_killed_between_them_ends_as_the_undistur
     assert not kept.seeds.intersection(second.seeds)
     lengths = [record["completions/mean_length"] for record in values(killed)]
     assert all(1 < length <= 2.5 for length in lengths)
+
+
+AGENTS = {
+    "environments": [{"name": "scripted", "function": "scripted_rewards:agent"}],
+    "sampling": {"chatTemplate": "{% for message in messages %}{{ message.content }}{% endfor %}"},
+}
+IN_EPISODES = {
+    "in a call": "turn",
+    "between calls": "between calls",
+    "returned": "returned",
+    "in scoring": "reward",
+}
+
+
+@pytest.mark.parametrize(
+    ("moment", "num_ranks", "strategy"),
+    [
+        pytest.param(
+            moment, *way, marks=() if (moment, way) == ("between calls", (1, "DDP")) else pytest.mark.matrix
+        )
+        for moment in IN_EPISODES
+        for way in ((1, "DDP"), (2, "FSDP2"))
+    ],
+)
+def test_a_run_of_agents_that_is_killed_within_an_episode_ends_as_the_undisturbed_one(
+    tmp_path: Path, moment: str, num_ranks: int, strategy: str
+) -> None:
+    run = killable_job(num_ranks=num_ranks, strategy=strategy, **AGENTS)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert set(run_attempt(whole, run, attempt=1)) == {0}, log(whole, 1)
+    assert -9 in run_attempt(killed, run, attempt=1, kill=f"{IN_EPISODES[moment]}:{STEP}"), log(killed, 1)
+    kept, resumed_at = on_disk(killed), newest_checkpoint(killed)
+    assert set(run_attempt(killed, run, attempt=2)) == {0}, log(killed, 2)
+    assert_same_run(killed, whole)
+    everything, first, second = asked(whole, 1), asked(killed, 1), asked(killed, 2)
+    num_calls = SAMPLES + SAMPLES // 2
+    assert len(set(everything.seeds)) == len(everything.seeds) == STEPS * num_calls
+    of_steps = [set(everything.seeds[step * num_calls :][:num_calls]) for step in range(STEPS)]
+    assert kept.seeds & of_steps[STEP], "no finished episode of the step was on disk"
+    # an episode is known by the seed of its first call; none that was finished makes a call again
+    finished = kept.seeds | {turn_seed(seed, turn=1) for seed in kept.seeds}
+    expected = set().union(*of_steps[resumed_at:]) - finished
+    assert set(second.seeds) == expected and len(second.seeds) == len(expected)
+    assert set(first.seeds) <= set().union(*of_steps[: STEP + 1])
 
 
 DYNAMIC = {"algorithm": {"dynamicSampling": {"maxRounds": 3}, "kl": None}}
