@@ -1,0 +1,165 @@
+"""The chat templates of the families that TRL knows, from its own environment: which of them go on from what
+was sampled, and how. docs/decisions/samples.md says what it means."""
+
+import re
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from grpo_runtime.gateway.chat_template import ChatTemplate, TemplateRefusesError
+from grpo_trl.environment import trl_python
+
+pytestmark = pytest.mark.matrix
+
+ENDS = {
+    "cohere": ["<|END_OF_TURN_TOKEN|>"],
+    "deepseek": ["<｜end▁of▁sentence｜>"],
+    "diffusion_gemma": ["<turn|>", "<|tool_response>"],
+    "gemma": ["<end_of_turn>"],
+    "gemma4": ["<turn|>", "<|tool_response>"],
+    "glm": ["<|endoftext|>", "<|user|>", "<|observation|>"],
+    "gptoss": ["<|return|>", "<|call|>"],
+    "idefics": ["<end_of_utterance>"],
+    "lfm2": ["<|im_end|>"],
+    "llama": ["<|eot_id|>", "<|eom_id|>"],
+    "llava": ["</s>"],
+    "muse": ["<|eot|>", "<|eom|>"],
+    "nemotron": ["<|im_end|>"],
+    "phi": ["<|end|>", "<|endoftext|>"],
+    "qwen": ["<|im_end|>"],
+    "smolvlm": ["<end_of_utterance>"],
+}
+"""Tokens that end completions, by the beginnings of templates' names: the longest counts."""
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "add",
+            "description": "Adds.",
+            "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+        },
+    }
+]
+USER, MORE = {"role": "user", "content": "1+2?"}, {"role": "user", "content": "And 4?"}
+CALL = {"id": "t00000000", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+TOOL = {"role": "tool", "tool_call_id": "t00000000", "name": "add", "content": "3"}
+CHATS = {
+    "chat": ([USER], {"role": "assistant", "content": "It is 3."}, [MORE], []),
+    "call": ([USER], {"role": "assistant", "content": "", "tool_calls": [CALL]}, [TOOL], TOOLS),
+    "text and call": (
+        [{"role": "system", "content": "Be brief."}, USER],
+        {"role": "assistant", "content": "I add.", "tool_calls": [CALL]},
+        [TOOL],
+        TOOLS,
+    ),
+}
+SAME, REWRITTEN, WHOLE, REFUSED = "same", "rewritten", "whole", "refused"
+"""All is the template's own text; the template would write what was sampled in another way, and it stays as
+it was; rendered whole, which begins another sequence unless the tokens are those; refused by the template."""
+
+
+@cache
+def templates() -> dict[str, str]:
+    """By name, those that models came with."""
+    code = "import pathlib, trl; print(pathlib.Path(trl.__file__).parent / 'chat_templates')"
+    found = subprocess.run([trl_python(), "-c", code], check=True, capture_output=True, text=True)
+    files = Path(found.stdout.strip().splitlines()[-1]).glob("*.jinja")
+    return {path.stem: path.read_text() for path in files if not path.stem.endswith("_training")}
+
+
+def template_of(name: str) -> ChatTemplate:
+    """With a byte-level tokenizer that has the tags of the template as tokens."""
+    text = templates()[name]
+    ends = ENDS[max((family for family in ENDS if name.startswith(family)), key=len)]
+    tags = set(re.findall(r"<[|｜/]?[A-Za-z_▁]+[|｜]?>|\[/?[A-Z_]+\]", text))
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=600,
+        special_tokens=sorted({*tags, *ends, "<bos>"}),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator(["It is 3. And 4?\n\nassistant user"] * 9, trainer)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token="<bos>", eos_token=ends[0])
+    tokenizer.chat_template = text
+    return ChatTemplate(tokenizer=tokenizer, end_ids=frozenset(tokenizer.convert_tokens_to_ids(ends)))
+
+
+def outcome(name: str, chat: str) -> str:
+    """What becomes of one chat, whether the end of its turn was sampled or not."""
+    before, reply, more, tools = CHATS[chat]
+    template = template_of(name)
+    try:
+        prompt = template.prompt(before, tools=tools)
+        whole = template.prompt([*before, reply, *more], tools=tools)
+    except TemplateRefusesError:
+        return REFUSED
+    found = {outcome_of(template, chat, prompt, whole, has_ended=has_ended) for has_ended in (True, False)}
+    assert len(found) == 1, (name, chat, found)
+    return found.pop()
+
+
+def outcome_of(
+    template: ChatTemplate, chat: str, prompt: Sequence[int], whole: Sequence[int], *, has_ended: bool
+) -> str:
+    _, reply, more, tools = CHATS[chat]
+    decode, encode = template.tokenizer.decode, template.tokenizer
+    ends = [template.tokenizer.convert_ids_to_tokens(token) for token in template.end_ids]
+    behind = decode(whole).removeprefix(decode(prompt))
+    is_kept = decode(whole).startswith(decode(prompt))
+    place, end = min(((found, end) for end in ends if (found := behind.find(end)) >= 0), default=(-1, ""))
+    # where the template writes the reply elsewhere the policy says its text
+    said = behind[:place] if is_kept and place >= 0 else str(reply["content"])
+    sampled = encode(said + (end or ends[0] if has_ended else ""), add_special_tokens=False)["input_ids"]
+    written = template.behind_reply(reply, more, sampled=sampled, tools=tools)
+    if written is None:
+        return WHOLE
+    text = decode([*prompt, *sampled, *written])
+    assert str(more[-1]["content"]) in text.removeprefix(decode([*prompt, *sampled])), text
+    return SAME if text == decode(whole) else REWRITTEN
+
+
+_NEMOTRON = ("nemotron_3_5_lightning", "nemotron_3_nano", "nemotron_3_super", "nemotron_3_ultra")
+_WITHOUT_CALLS = ("cohere2", "deepseek_r1_distill", "lfm2", "llama3", "phi3", "phi3_5", "qwen2_5_vl")
+"""They write no calls where they are asked to."""
+_GEMMA4 = ("diffusion_gemma", "gemma4", "gemma4_v3", "gemma4_v4", "gemma4_v5")
+EXPECTED: dict[str, dict[str, Sequence[str]]] = {
+    "chat": {
+        REFUSED: ("llava_next",),
+        # a prompt opens thoughts, or an earlier reply loses them; in GPT-OSS it has another end
+        REWRITTEN: (
+            *("deepseek_r1_distill", "deepseekv3", "gptoss", *_NEMOTRON),
+            *("qwen3_5_nothink", "qwen3_5_think", "qwen3_6"),
+        ),
+        # they take contents as lists only
+        WHOLE: ("idefics3", "smolvlm"),
+    },
+    "call": {
+        REFUSED: ("cohere", "deepseekv3", "gemma", "gemma3", "idefics3", "llava_next", "smolvlm"),
+        REWRITTEN: _NEMOTRON,
+        WHOLE: _WITHOUT_CALLS,
+    },
+    "text and call": {
+        REFUSED: ("cohere", "deepseekv3", "gemma", "gemma3", "llava_next"),
+        # Gemma 4 moves the text behind the answer of the tool
+        REWRITTEN: (*_GEMMA4, *_NEMOTRON),
+        WHOLE: (*_WITHOUT_CALLS, "idefics3", "smolvlm"),
+    },
+}
+"""The templates with each outcome that is not `same`."""
+
+
+@pytest.mark.parametrize("chat", CHATS)
+def test_a_chat_goes_on_with_the_templates_own_text_but_for_those_that_are_listed(chat: str) -> None:
+    found = {name: outcome(name, chat) for name in templates()}
+    assert len(found) > 40
+    others = {of: sorted(name for name in found if found[name] == of) for of in EXPECTED[chat]}
+    assert others == {of: sorted(names) for of, names in EXPECTED[chat].items()}
+    assert set(found.values()) == {SAME, *EXPECTED[chat]}
