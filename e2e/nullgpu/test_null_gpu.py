@@ -87,6 +87,11 @@ def test_copies_for_a_checkpoint_are_there_when_training_goes_on(machine: NullMa
     assert lines == ["at once weights True moments True", "later weights True moments True"] * 3
 
 
+def test_nvidias_own_runtime_is_told_that_it_cannot_start(machine: NullMachine) -> None:
+    """Libraries such as FlashInfer bring one, past the null GPU's: they get an error, and no fault."""
+    assert machine.run("own_runtime").split() == ["500", "0"]
+
+
 def test_a_missing_wait_is_seen(machine: NullMachine) -> None:
     assert machine.run("waits", NULL_GPU_DELAY="1").splitlines() == ["at once False", "behind its event True"]
     assert machine.run("waits").splitlines() == ["at once True", "behind its event True"]
