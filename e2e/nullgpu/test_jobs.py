@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from grpo_nullgpu.jobs import EAGER, KV_CACHE_BYTES, ONE_AND_ONE, NullJob, RunningJob, gpus
 
+from grpo_api.v1alpha1.spec import Mode
+
 SECONDS = 1800.0
 """For a job that starts engines on two busy cores, compiles in them, and computes by the CPU."""
 TOLERANCE = 0.1
 """Nats a token: engines and trainer compute in bfloat16."""
-MOST_PROCESSES_WITH_TORCH = 4
 JOBS = {
     # where it is not eager: with CUDA graphs and what torch compiles, as without arguments
     "disaggregated": NullJob("gsm8k-disaggregated", num_gpus=2, changes=ONE_AND_ONE, has_read_only_root=True),
@@ -31,11 +32,13 @@ JOBS = {
     ),
     "70b, eager": NullJob(
         "gpu-70b",
-        num_gpus=3,
+        num_gpus=4,
+        # two ranks, the server of the engine, its core and two workers
+        most_processes_with_torch=6,
         changes={
             "trainer": {"numNodes": 2, "podTemplate": None, **gpus(1)},
-            "rollout": {"replicas": 1, "nodesPerReplica": None, "podTemplate": None, **gpus(1)},
-            "engine": {"tensorParallelSize": 1, **EAGER},
+            "rollout": {"replicas": 1, "nodesPerReplica": None, "podTemplate": None, **gpus(2)},
+            "engine": {"tensorParallelSize": 2, **EAGER},
             "hub": None,
             # of which the first step has completions with and without a vowel
             "algorithm": {"seed": 1},
@@ -82,8 +85,8 @@ def test_a_job_makes_its_steps_with_engines_whose_weights_are_the_trainers_after
     devices = list(job.machine.devices_with_contexts().values())
     assert all(len(own) == 1 for own in devices), job.machine.log()
     assert set().union(*devices) == set(range(JOBS[name].num_gpus))
-    assert 0 < job.most_processes_with_torch <= MOST_PROCESSES_WITH_TORCH
-    if job.run_config.engine.num_workers > 1:
+    assert 0 < job.most_processes_with_torch <= JOBS[name].most_processes_with_torch
+    if job.run_config.mode is Mode.COLOCATED and job.run_config.engine.num_workers > 1:
         # NCCL of torch and of vLLM in one process
         assert all(number >= 2 for number in job.machine.num_groups_joined().values())
     if JOBS[name].has_read_only_root:

@@ -74,6 +74,8 @@ class NullJob:
     may_start_again: bool = False
     """Whether an attempt or an engine may follow another one."""
     num_steps: int = 3
+    most_processes_with_torch: int = 4
+    """At a time, once its engines compute."""
 
     def document(self) -> dict[str, Any]:
         """As a file has it."""
