@@ -121,7 +121,9 @@ def test_losses_a_reference_an_evaluation_and_a_service_are_those_of_the_job(
     assert status["progress"] == f"{STEPS}/{STEPS}"
     steps = [record.values for record in namespace.metrics(CLAIM)]
     assert len(steps) == STEPS
-    assert all(values["rewards/judge/failures"] == 0 < values["rewards/judge/mean"] < 4 for values in steps)
+    assert {values["rewards/judge/failures"] for values in steps} == {0}
+    # a policy that has learned for longer may write no other letter, or never that one
+    assert all(0 < values["rewards/judge/mean"] < 4 for values in steps[:6])
     assert {values["entropy_coef"] for values in steps} == {0.01}
     # the second minibatch of the first step has left the reference by one update
     assert all(values["kl"] > 0 for values in steps) and steps[0]["kl"] < 0.01
