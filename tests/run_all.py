@@ -38,15 +38,10 @@ ENVIRONMENT = {
 sources. One thread of torch for each: several lose more to one another than they gain while parts run side
 by side."""
 PURE = "not engine and not apiserver and not cluster and not gpu and not matrix"
-FIRST_ENGINES = (
-    *(
-        f"tests/runtime/{folder}"
-        for folder in ("engines/fleet", "engines/follow", "engines/serve", "local", "weight_sync")
-    ),
-    "tests/runtime/trainer/test_journal_on_engines.py",
-)
-OTHER_ENGINES = (*(f"--ignore={path}" for path in FIRST_ENGINES), "tests")
-"""The tests of engines are shared between two lanes, which then take about as long."""
+OF_THE_API_SERVER = ("tests/apiserver", "tests/chart")
+LOCAL = "tests/runtime/local"
+"""Its tests of engines run in the other lane than those of the rest, and then both take about as long."""
+ENGINES = (f"--ignore={LOCAL}", "tests/runtime", "tests/bench")
 
 
 @dataclass(frozen=True)
@@ -112,11 +107,11 @@ TEST: Sequence[Sequence[Lane]] = (
             ),
             Part(
                 "real API server",
-                (*PYTEST, *SIDE_BY_SIDE, "2", "-m", "apiserver and not matrix", "tests"),
+                (*PYTEST, *SIDE_BY_SIDE, "2", "-m", "apiserver and not matrix", *OF_THE_API_SERVER),
                 1200,
                 needs_cluster=True,
             ),
-            Part("real engines", (*PYTEST, "-m", "engine and not matrix", *FIRST_ENGINES), 2400),
+            Part("real engines", (*PYTEST, "-m", "engine and not matrix", *ENGINES), 2400),
         ],
         [
             Part("check", ("make", "check"), 1200),
@@ -125,7 +120,7 @@ TEST: Sequence[Sequence[Lane]] = (
                 (*PYTEST, *SIDE_BY_SIDE, "2", "-m", PURE, "--ignore=tests/arch", "tests", "e2e"),
                 4500,
             ),
-            Part("other real engines", (*PYTEST, "-m", "engine and not matrix", *OTHER_ENGINES), 2400),
+            Part("local runs on engines", (*PYTEST, "-m", "engine and not matrix", LOCAL), 2400),
         ],
     ],
 )
@@ -147,7 +142,7 @@ MATRIX: Sequence[Sequence[Lane]] = (
             ),
             Part(
                 "cases on the API server",
-                (*PYTEST, *SIDE_BY_SIDE, "2", "-m", "apiserver and matrix", "tests"),
+                (*PYTEST, *SIDE_BY_SIDE, "2", "-m", "apiserver and matrix", *OF_THE_API_SERVER),
                 1800,
                 needs_cluster=True,
             ),

@@ -31,6 +31,18 @@ def test_root_without_the_right_to_mount_cannot_run_containers() -> None:
     assert obstacle(user_id=0, probe=("no-such-program",)) == "there is no program no-such-program"
 
 
+@pytest.mark.parametrize(("marker", "folders"), [("engine", "ENGINES"), ("apiserver", "OF_THE_API_SERVER")])
+def test_every_test_with_a_marker_is_in_a_folder_of_its_part(
+    run_all: ModuleType, marker: str, folders: str
+) -> None:
+    root = Path(__file__).parents[1]
+    asked = [root / each for each in getattr(run_all, folders) if not each.startswith("--")]
+    mark = f"pytest.mark.{marker}"
+    marked = [path for path in (root / "tests").rglob("*.py") if mark in path.read_text()]
+    assert marked
+    assert [path for path in marked if not any(path.is_relative_to(folder) for folder in asked)] == []
+
+
 def stages(run_all: ModuleType, folder: Path) -> list[object]:
     def part(name: str, *, needs_cluster: bool = False) -> object:
         return run_all.Part(name, ("touch", str(folder / name)), 30, needs_cluster=needs_cluster)
