@@ -157,6 +157,48 @@ def test_completions_of_several_turns_are_made_by_the_function_in_a_config_map(n
     assert any(re.search(r"=(-?[0-9]|\?)", text) for text in said)
 
 
+THIEF = """
+import os
+from pathlib import Path
+
+async def agent(client, prompt):
+    await client.chat.completions.create(model="policy", messages=[{"role": "user", "content": prompt}])
+    tokens = [path for path in Path(os.environ["GRPO_TOKENS_DIR"]).iterdir() if path.is_file()]
+    assert tokens
+    return sum(map(can_read, [*tokens, Path(f"/proc/{os.getppid()}/environ")]))
+
+def can_read(path):
+    try:
+        return bool(path.read_bytes())
+    except OSError:
+        return False
+"""
+
+
+@pytest.mark.matrix
+def test_agents_of_several_workers_read_no_secret_of_their_pod(namespace: Namespace, tmp_path: Path) -> None:
+    (tmp_path / "thief.py").write_text(THIEF)
+    namespace.kubectl("create", "configmap", "thief", f"--from-file={tmp_path / 'thief.py'}")
+    job = copy_job("thief", claim="thief", algorithm={"steps": 2}, rollout={"replicas": 1})
+    job["spec"]["environments"] = [
+        {
+            "name": "thief",
+            "configMap": {"name": "thief", "key": "thief.py", "function": "agent"},
+            "workers": 2,
+        }
+    ]
+    job["spec"]["sampling"] = job["spec"].get("sampling", {}) | {
+        "chatTemplate": "{% for message in messages %}{{ message.content }}{% endfor %}"
+    }
+    job["spec"]["rewards"].append({"name": "stolen", "builtin": "environment"})
+    namespace.apply(volume_claim("thief"), job)
+    namespace.wait_for_finish("thief")
+
+    assert condition(namespace.job("thief"), "Complete") == "True", namespace.describe()
+    steps = [record.values for record in namespace.metrics("thief")]
+    assert [values["rewards/stolen/mean"] for values in steps] == [0, 0]
+
+
 @pytest.mark.matrix
 def test_a_reward_model_on_a_claim_and_tasks_that_are_made_score_a_run_and_its_evaluations(
     namespace: Namespace,
