@@ -289,4 +289,5 @@ class EngineTimeoutError(EngineError):
 
 
 class FunctionFailedError(UserError):
-    """sampling.rolloutFunction was late, raised, or ended its process. Another try may succeed."""
+    """A user's function or agent was late, raised, or ended its process, or an agent sampled nothing. Another
+    try may succeed."""

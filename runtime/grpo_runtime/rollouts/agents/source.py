@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from grpo_runtime.data.seeds import turn_seed
-from grpo_runtime.errors import UserError
 from grpo_runtime.gateway.gateway import Gateway
 from grpo_runtime.gateway.session import Limits, Session
 from grpo_runtime.process.line_worker import WorkerFailedError, WorkerProgram, shortened
@@ -164,10 +163,10 @@ class _Episodes:
     def _rollout(self, session: Session, sample: Sample, *, is_cut: bool, returned: float | None) -> Rollout:
         sequences = session.record.rollouts()
         if not sequences:
-            what, fix = "has ended without a call", "call client.chat.completions.create first"
+            what, fix = "it ended without a call", "call client.chat.completions.create first"
             if session.is_cut:
-                what, fix = "has a prompt that is too long", "raise limits.promptTokens or engine.maxModelLen"
-            raise UserError(f"{self._options.field}: the agent {what} for {sample.row}: {fix}")
+                what, fix = "its prompt is too long", "raise limits.promptTokens or engine.maxModelLen"
+            raise self._failure(f"{what}: {fix}", sample)
         if is_cut:
             sequences = [replace(sequence, is_terminated=False) for sequence in sequences]
         return replace(

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from grpo_runtime.errors import UserError
 from grpo_runtime.process.line_worker import Lines, serve
@@ -65,11 +65,22 @@ def find_agent(config: dict[str, Any]) -> UserFunction:
     return agent
 
 
+class EpisodeClient(AsyncOpenAI):
+    """A client of one episode. Those of all episodes share their connections, which end with the process."""
+
+    async def close(self) -> None:
+        """Closes nothing, also at the end of `async with`: other episodes use the connections."""
+
+
 def _answer(agent: UserFunction, lines: Lines, runner: asyncio.Runner) -> None:
     async def serve_all() -> None:
-        # the clients of all episodes share its connections, which take long to set up; an answer may take as
-        # long as a busy fleet needs, and an episode has a deadline
-        async with AsyncOpenAI(base_url="http://unknown", api_key="unknown", timeout=None) as shared:
+        # connections take long to set up, so they are shared; none goes through a proxy that the pod has for
+        # other hosts
+        async with DefaultAsyncHttpxClient(trust_env=False) as connections:
+            # an answer may take as long as a busy fleet needs, and an episode has a deadline
+            shared = EpisodeClient(
+                base_url="http://unknown", api_key="unknown", timeout=None, http_client=connections
+            )
 
             async def play(given: Mapping[str, Any], ask: Ask) -> dict[str, Any]:
                 task = Task(**given["task"])
