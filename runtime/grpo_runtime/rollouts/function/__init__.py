@@ -4,5 +4,6 @@
 engines for that turn (`turn_sampler`), and keeps what they sampled (`transcript`). The user's code runs in a
 process of its own (`worker`), which may hang or die without the trainer; `conversation` is what it gets.
 Rank 0 speaks with it through `function_process`, of which all completions share one (`shared_process`), and
-makes once more what failed (`tries`).
+makes once more what failed (`tries`). Agents of environments (`rollouts.agents`) have such processes and
+tries too.
 """

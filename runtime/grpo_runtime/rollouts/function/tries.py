@@ -81,7 +81,12 @@ class Tries:
 
     async def sample(self, groups: Sequence[Group], *, take: Take, stays_awake: bool = False) -> None:
         """Make every sample of its part that `groups` miss. Where the function fails for one of them, what of
-        these is not finished begins anew with its first turn; other calls continue."""
+        these is not finished begins anew with its first turn; other calls continue.
+
+        Raises FunctionFailedError for the last failure in a row of which no other try is left. One behind
+        which a sample was finished is in another row, so a large step bears any number of accidents, and a
+        sample that always fails ends the call once no other one is finished beside it.
+        """
         missing = (Sample(group, place) for group in groups for place in group.missing)
         left = [sample for sample in missing if self._part.has(sample)]
 
@@ -91,12 +96,13 @@ class Tries:
 
         num_failures = 0
         while left:
+            num_before = len(left)
             is_last_try = num_failures == len(self._pauses_seconds)
             process = self._function.own_process() if is_last_try else self._function.process()
             try:
                 await self._make(list(left), process, finish=finish)
             except FunctionFailedError as error:
-                num_failures += 1
+                num_failures = num_failures + 1 if len(left) == num_before else 1
                 await self._recover(error, num_failures, num_left=len(left))
         if not stays_awake:
             await self._engines.rest()
