@@ -26,14 +26,17 @@ CREDENTIALS = frozenset(
     }
 )
 """Variables with credentials that a trainer uses itself: for models, data, uploads and trackers."""
-_SERVICE_ACCOUNTS = Path("/run/secrets")
-"""Where Kubernetes and clouds mount tokens of a pod's service account."""
+_SERVICE_ACCOUNTS = (Path("/run/secrets"), Path("/var/run/secrets"))
+"""Where Kubernetes and clouds mount tokens of a pod's service account: one place, unless /var/run is a folder
+of its own."""
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION_FLAG, _RULE_PATH_BENEATH, _PR_SET_NO_NEW_PRIVS = 1, 1, 38
 _READ_FILE, _REFER = 1 << 2, 1 << 13
 _SCOPE_SOCKETS, _SCOPE_SIGNALS = 1 << 0, 1 << 1
 _FIRST_WITH_REFER, _FIRST_WITH_SCOPES = 2, 6
+"""Versions of Landlock, those of Linux 5.19 and 6.12. Under the one before REFER nobody may move a file into
+another folder."""
 _CAPABILITY_VERSION = 0x20080522
 _SEE_OTHERS = 1 << 19 | 1 << 21 | 1 << 38
 """CAP_SYS_PTRACE, CAP_SYS_ADMIN and CAP_PERFMON, with which a process of root looks into others in spite of
@@ -66,31 +69,33 @@ def without_credentials(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in CREDENTIALS}
 
 
-def secret_folders(environment: Mapping[str, str]) -> list[Path]:
+def secret_folders(environment: Mapping[str, str]) -> tuple[Path, ...] | None:
     """The folders of a trainer pod, of which this is the environment, in which Secrets are. None outside of
-    pods: there the files are those of the user who runs the code."""
+    pods: there files and processes are those of the user who runs the code."""
     if Env.STALL_TIMEOUT_SECONDS not in environment:
-        return []
+        return None
     hub_token = environment.get("HF_TOKEN_PATH")
     named = [
         Path(environment[Env.TOKENS_DIR]) if Env.TOKENS_DIR in environment else None,
         Path(environment[Env.VOLUMES_DIR]) / "secrets" if Env.VOLUMES_DIR in environment else None,
         Path(hub_token).parent if hub_token else None,
-        _SERVICE_ACCOUNTS,
+        *_SERVICE_ACCOUNTS,
     ]
-    return [folder.resolve() for folder in named if folder is not None and folder.is_dir()]
+    found = (folder.resolve() for folder in named if folder is not None and folder.is_dir())
+    return tuple(dict.fromkeys(found))
 
 
 def hide(folders: Sequence[Path]) -> None:
     """Take from this process, and from all that it starts, the right to read files in these folders, to look
-    into the memory and the environment of others, and to signal them. It cannot be taken back. What is
-    created later beside one of the folders, or beside a folder that it is in, is not readable either.
+    into the memory and the environment of others, to signal them, and to mount. It cannot be taken back. What
+    is created later beside one of the folders, or beside a folder that it is in, is not readable either.
 
-    Does nothing without folders, and where the kernel has no Landlock: see `warn_where_nothing_is_hidden`.
+    What the kernel's Landlock cannot take stays: see `warn_of_what_stays_open`.
     """
-    if not folders or not (version := landlock_version()):
+    version = landlock_version()
+    if version < _FIRST_WITH_REFER:
         return
-    access = _READ_FILE | (_REFER if version >= _FIRST_WITH_REFER else 0)
+    access = _READ_FILE | _REFER
     scopes = _SCOPE_SOCKETS | _SCOPE_SIGNALS if version >= _FIRST_WITH_SCOPES else 0
     ruleset = _Ruleset(access, 0, scopes)
     # older kernels know only the first field
@@ -107,19 +112,36 @@ def hide(folders: Sequence[Path]) -> None:
 
 
 @cache
-def warn_where_nothing_is_hidden(folders: tuple[Path, ...]) -> None:
-    """Tell, once, that workers could read these folders because the kernel has no Landlock."""
-    if folders and not landlock_version():
-        logger.warning(
-            "this node's kernel has no Landlock, so that code of workers can read the job's Secrets in %s: "
-            "run only code that may know them, or take nodes with Linux 5.13 or newer",
-            ", ".join(map(str, folders)),
+def warn_of_what_stays_open(folders: tuple[Path, ...]) -> None:
+    """Tell, once, what workers of a pod with Secrets in these folders are not kept from."""
+    if sentence := what_stays_open(folders, version=landlock_version()):
+        logger.warning(sentence)
+
+
+def what_stays_open(folders: Sequence[Path], *, version: int) -> str | None:
+    """What workers can do under this version of Landlock, with the fix; None where it takes all that it
+    should."""
+    if version >= _FIRST_WITH_SCOPES:
+        return None
+    if version >= _FIRST_WITH_REFER:
+        return (
+            f"this node's kernel has version {version} of Landlock, so that code of workers can signal the "
+            "trainer: run only code that you trust with that, or take nodes with Linux 6.12 or newer"
         )
+    secrets = f"read the job's Secrets in {', '.join(map(str, folders))}, and " if folders else ""
+    return (
+        f"this node's kernel has no Landlock of version 2 or newer, so that code of workers can {secrets}"
+        "look into the trainer and signal it: run only code that you trust with that, or take nodes with "
+        "Linux 5.19 or newer, best 6.12 or newer"
+    )
 
 
 def _beside(hidden: set[Path], *, root: Path) -> Iterator[Path]:
     """What is below `root`, in as few paths as leave the hidden ones out. A link is none of them: what it
     leads to is found where it is."""
+    if not hidden:
+        yield root
+        return
     for entry in os.scandir(root):
         path = Path(entry.path)
         if entry.is_symlink() or path in hidden:

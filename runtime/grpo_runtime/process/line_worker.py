@@ -21,7 +21,7 @@ from grpo_runtime.errors import UserError
 from grpo_runtime.process.confinement import (
     hide,
     secret_folders,
-    warn_where_nothing_is_hidden,
+    warn_of_what_stays_open,
     without_credentials,
 )
 from grpo_runtime.process.lifetime import die_with
@@ -66,10 +66,11 @@ class LineProcess:
         ends or takes too long."""
         program = self._program
         hidden = secret_folders(os.environ)
-        warn_where_nothing_is_hidden(tuple(hidden))
+        if hidden is not None:
+            warn_of_what_stays_open(hidden)
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", program.module, program.config, str(os.getpid())),
-            json.dumps([str(folder) for folder in hidden]),
+            json.dumps(None if hidden is None else [str(folder) for folder in hidden]),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=_MAX_LINE_BYTES,
@@ -236,11 +237,13 @@ def serve(
     answer: Callable[[T, Lines, asyncio.Runner], None],
 ) -> int:
     """The program of a worker, whose `arguments` are CONFIG, PARENT and HIDDEN, the folders that it is not to
-    read: `answer` gets what `load` makes of CONFIG, and reads requests until they end or the parent does.
-    Returns the exit code. A UserError of `load` is reported to the parent."""
+    read, or null where nothing is taken from it: `answer` gets what `load` makes of CONFIG, and reads
+    requests until they end or the parent does. Returns the exit code. A UserError of `load` is reported to
+    the parent."""
     written_config, parent_pid, hidden = arguments
     die_with(int(parent_pid))
-    hide([Path(folder) for folder in json.loads(hidden)])
+    if (folders := json.loads(hidden)) is not None:
+        hide([Path(folder) for folder in folders])
     config = json.loads(written_config)
     # the loop comes before the user's module, which may begin a task as it is imported
     with asyncio.Runner() as runner:
