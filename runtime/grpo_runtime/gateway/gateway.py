@@ -32,6 +32,8 @@ class _Open:
     """Those that are being answered, each with what it asked."""
     answers: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
     """The newest, by what was asked."""
+    beside: list["_Open"] = field(default_factory=list)
+    """The other sessions of its agent."""
     failed: asyncio.Future[Never] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     """Has the error of the engines, once they failed for one of its calls."""
 
@@ -60,9 +62,7 @@ class Gateway:
                 seconds = session.limits.seconds
                 done, _ = await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
-                    session.end_late()
-                    # its time is the agent's, and what engines are slow with is worth its wait
-                    last = asyncio.gather(*found.calls, return_exceptions=True)
+                    last = asyncio.gather(*_end_late([found, *found.beside]), return_exceptions=True)
                     await asyncio.wait({*either, last}, return_when=asyncio.FIRST_COMPLETED)
                 if found.failed.done():
                     return found.failed.result()
@@ -78,9 +78,11 @@ class Gateway:
         first = self._find(key)
         other = secrets.token_urlsafe(24)
         found = self._open[other] = _Open(session, first.number, failed=first.failed)
+        first.beside.append(found)
         try:
             yield other
         finally:
+            first.beside.remove(found)
             del self._open[other]
             await _give_up([*found.calls])
 
@@ -132,6 +134,14 @@ class Gateway:
                 found.failed.set_exception(error)
             raise
         return found.session.take(turn, rollout)
+
+
+def _end_late(sessions: Sequence[_Open]) -> list[asyncio.Task[Answer]]:
+    """Let these get no other call; returns those that are being sampled. They are waited for however long
+    engines take: what was begun in time is worth it."""
+    for found in sessions:
+        found.session.end_late()
+    return [call for found in sessions for call in found.calls]
 
 
 async def _give_up(calls: Sequence[asyncio.Future[Any]]) -> None:

@@ -21,8 +21,9 @@ Essence = tuple[str, str, tuple[tuple[str, str], ...]]
 def essence(message: Message, *, stop: Sequence[str] = ()) -> Essence:
     """What two messages have in common that are the same. `stop` are texts at which the reply may have been
     cut."""
-    text = str(message.get("content") or "").rpartition(_THOUGHTS_END)[2].strip()
+    text = str(message.get("content") or "").strip()
     if message["role"] == "assistant":
+        text = text.rpartition(_THOUGHTS_END)[2].strip()
         for end in stop:
             text = text.removesuffix(end.strip()).strip()
     calls = (call["function"] for call in message.get("tool_calls") or ())
@@ -34,7 +35,7 @@ def _arguments(found: object) -> str:
         return canonical(found)
     try:
         return canonical(json.loads(found))
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON, or too deep
         return found.strip()
 
 

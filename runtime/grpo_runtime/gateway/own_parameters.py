@@ -8,6 +8,8 @@ from typing import Any
 from grpo_runtime.engines.serve.http import BadRequestError
 
 _LARGEST_SEED = 2**63 - 1
+_MOST_DIGITS = 18
+"""Of a token id. Python reads no number of more than 4,300."""
 
 
 class BadFieldError(BadRequestError):
@@ -84,9 +86,10 @@ def _require_bias(found: Any, *, vocab_size: int) -> None:
     if not isinstance(found, dict):
         raise BadFieldError("logit_bias", "it must be an object of token ids and numbers")
     for token, bias in found.items():
-        if not token.isdecimal() or int(token) >= vocab_size:
+        if not token.isdecimal() or len(token) > _MOST_DIGITS or int(token) >= vocab_size:
+            named = token[: _MOST_DIGITS + 1]
             raise BadFieldError(
-                "logit_bias", f"{token} is no token: there are those from 0 to {vocab_size - 1}"
+                "logit_bias", f"{named} is no token: there are those from 0 to {vocab_size - 1}"
             )
         if not (_is_number(bias) and _BIAS.has(bias)):
             raise BadFieldError("logit_bias", f"of token {token} it must be a number {_BIAS}")

@@ -52,7 +52,7 @@ class ReplyReader(Protocol):
 
 
 class PlainReplies:
-    """Replies that are text alone, but for thoughts between tags."""
+    """Replies that are text alone, with thoughts and calls in it as they were sampled."""
 
     def read(self, text: str, *, token_ids: Sequence[int], tools: Sequence[Message]) -> Reply:
         """The text is the content."""

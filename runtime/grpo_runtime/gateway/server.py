@@ -36,10 +36,9 @@ _RETRIES_HEADER = "x-stainless-retry-count"
 _CLIENT_LEFT = 499
 
 
-def application(gateway: Gateway, *, given: Mapping[str, float], vocab_size: int) -> Starlette:
-    """The ASGI application of a gateway. `given` are the job's values of what it decides, and token ids are
-    below `vocab_size`."""
-    routes = _Routes(gateway, terms=Terms(given=given, vocab_size=vocab_size))
+def application(gateway: Gateway, *, given: Mapping[str, float]) -> Starlette:
+    """The ASGI application of a gateway. `given` are the job's values of what it decides."""
+    routes = _Routes(gateway, terms=Terms(given=given, vocab_size=gateway.model.vocab_size))
     return Starlette(
         routes=[
             Route(CHAT_PATH, routes.chat, methods=["POST"]),
@@ -111,7 +110,7 @@ class _Routes:
                 request,
                 self._gateway.answer(
                     key,
-                    read(body, terms=terms),
+                    await read_beside(read, body, terms=terms),
                     identity=_identity(body),
                     is_sent_again=request.headers.get(_RETRIES_HEADER, "0") != "0",
                 ),
@@ -128,6 +127,14 @@ class _Routes:
             # of the engines: the agent is ended with it
             return _error(503, str(error))
         return write(answer) if answer is not None else Response(status_code=_CLIENT_LEFT)
+
+
+async def read_beside(read: Read, body: Mapping[str, Any], *, terms: Terms) -> ChatRequest | TokenRequest:
+    """The request in a body. One that is not trained is read beside the event loop: it may have a schema, at
+    which it takes long to look."""
+    if terms.is_trained:
+        return read(body, terms=terms)
+    return await asyncio.to_thread(read, body, terms=terms)
 
 
 def _identity(body: Mapping[str, Any]) -> str:

@@ -47,6 +47,8 @@ class ChatModel:
     template: ChatTemplate
     decoder: CompletionDecoder
     replies: ReplyReader
+    vocab_size: int
+    """Token ids are below it."""
     max_model_len: int
     max_tokens: int
     """Longest completion of a call."""
@@ -109,11 +111,13 @@ class Session:
     def begin(self, asked: ChatRequest | TokenRequest) -> Turn:
         """The turn that answers a request. Every turn that begins must be taken, or given up.
 
-        Raises LimitReachedError, and BadFieldError for a chat that the template refuses.
+        Raises LimitReachedError, and BadFieldError for a chat that the template refuses, or whose text has a
+        token that the model has not.
         """
         self._require_limits()
         found = self._continued(asked) if isinstance(asked, ChatRequest) else None
         prompt_ids = self._prompt(asked, found) if isinstance(asked, ChatRequest) else asked.prompt_ids
+        self._require_known(prompt_ids)
         for name in asked.overridden:
             self.overridden[name] = self.overridden.get(name, 0) + 1
         room = self._room(prompt_ids, asked.max_tokens)
@@ -141,7 +145,6 @@ class Session:
 
     def take(self, turn: Turn, rollout: Rollout) -> Answer:
         """The answer of a turn whose completion was sampled; what is trained has grown by it."""
-        self.record.take(rollout)
         finish_reason, message = "stop" if rollout.is_terminated else "length", {}
         if isinstance(turn.asked, ChatRequest):
             text = _before_stop(self.model.decoder.text(rollout.completion_ids), turn.asked.stop)
@@ -154,6 +157,8 @@ class Session:
             self._chats[exchange] = [*turn.asked.messages, message]
             if reply.calls and rollout.is_terminated:
                 finish_reason = "tool_calls"
+        # last: what could not be read is asked again, and must not be trained twice
+        self.record.take(rollout)
         return Answer(
             turn=turn,
             message=message,
@@ -196,6 +201,17 @@ class Session:
             return tuple(template.prompt(chat.messages, tools=chat.tools))
         except TemplateRefusesError as error:
             raise BadFieldError("messages", f"the chat template refuses them ({error})") from error
+
+    def _require_known(self, prompt_ids: Sequence[int]) -> None:
+        """Raises BadFieldError for what an engine would refuse, which would end the job."""
+        model = self.model
+        if (largest := max(prompt_ids, default=0)) >= model.vocab_size:
+            token = model.decoder.tokenizer.convert_ids_to_tokens(largest)
+            raise BadFieldError(
+                "messages",
+                f"they have the token {token} ({largest}), but the model has only those below "
+                f"{model.vocab_size}: leave it out of the text",
+            )
 
     def _require_limits(self) -> None:
         limits = self.limits

@@ -63,7 +63,7 @@ class HermesReplies:
         return Reply(content.strip(), calls=tuple(found))
 
 
-def chat_model(*, extends: bool = True, max_tokens: int = 256) -> ChatModel:
+def chat_model(*, extends: bool = True, max_tokens: int = 256, vocab_size: int | None = None) -> ChatModel:
     tokenizer = chat_tokenizer()
     ends = frozenset({tokenizer.eos_token_id})
     return ChatModel(
@@ -71,6 +71,7 @@ def chat_model(*, extends: bool = True, max_tokens: int = 256) -> ChatModel:
         template=ChatTemplate(tokenizer=tokenizer, end_ids=ends),
         decoder=CompletionDecoder.of(tokenizer),
         replies=HermesReplies(),
+        vocab_size=vocab_size or len(tokenizer),
         max_model_len=MAX_MODEL_LEN,
         max_tokens=max_tokens,
         extends=extends,

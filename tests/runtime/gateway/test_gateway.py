@@ -23,7 +23,6 @@ from grpo_runtime.rollouts.function.turn_sampler import TurnSampler
 
 HUNG_SECONDS = 600.0
 USER = {"role": "user", "content": "Guess."}
-VOCAB_SIZE = len(chat_tokenizer())
 
 
 class ForgetfulPolicy(ScriptedPolicy):
@@ -166,7 +165,7 @@ def what_there_is() -> dict[str, int]:
 
 
 def application_of(gateway: Gateway) -> Any:
-    return application(gateway, given={"temperature": 1.0}, vocab_size=VOCAB_SIZE)
+    return application(gateway, given={"temperature": 1.0})
 
 
 def posted(path: str, content: bytes) -> tuple[int, Session]:

@@ -47,6 +47,7 @@ def test_a_request_may_have_a_seed_of_its_own():
         ({"logit_bias": [5]}, "logit_bias: it must be an object"),
         ({"logit_bias": {"10": 1}}, "logit_bias: 10 is no token: there are those from 0 to 9"),
         ({"logit_bias": {"x": 1}}, "logit_bias: x is no token"),
+        ({"logit_bias": {"1" * 5000: 1}}, "logit_bias: 1{19} is no token"),
         ({"logit_bias": {"5": 101}}, "logit_bias: of token 5 it must be a number from -100 to 100"),
         ({"response_format": {"type": "grammar"}}, "response_format: text, json_object and json_schema"),
         ({"response_format": "json"}, "response_format: text, json_object and json_schema"),

@@ -1,6 +1,7 @@
 """The routes of the gateway, to the official client of OpenAI's API, over engines that are a fake."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,14 +15,14 @@ from chats import (
     MAX_MODEL_LEN,
     ScriptedPolicy,
     chat_model,
-    chat_tokenizer,
     session,
     tokens,
     written,
 )
 
+from grpo_runtime.gateway.chat_request import ChatRequest, Terms, read_chat_request
 from grpo_runtime.gateway.gateway import Gateway
-from grpo_runtime.gateway.server import application
+from grpo_runtime.gateway.server import application, read_beside
 from grpo_runtime.gateway.session import Limits, Session
 from grpo_runtime.rollouts.function.turn_sampler import TurnSampler
 
@@ -37,8 +38,7 @@ class Served:
         self.policy = ScriptedPolicy(says)
         model = chat_model()
         self.gateway = Gateway(model, TurnSampler(self.policy))  # type: ignore[arg-type]
-        vocab_size = len(chat_tokenizer())
-        self.app = application(self.gateway, given={"temperature": 1.0}, vocab_size=vocab_size)
+        self.app = application(self.gateway, given={"temperature": 1.0})
 
     def http(self, key: str = "") -> httpx.AsyncClient:
         transport = httpx.ASGITransport(self.app)
@@ -225,7 +225,7 @@ class HeldPolicy(ScriptedPolicy):
 def held() -> tuple[Served, HeldPolicy]:
     served, policy = Served(), HeldPolicy()
     served.gateway = Gateway(chat_model(), TurnSampler(policy))  # type: ignore[arg-type]
-    served.app = application(served.gateway, given={}, vocab_size=len(chat_tokenizer()))
+    served.app = application(served.gateway, given={})
     return served, policy
 
 
@@ -303,6 +303,42 @@ async def test_an_agent_whose_time_is_over_ends_once_what_it_asked_is_sampled():
         policy.may.set()
         assert await playing is None
     assert (found.record.num_calls, policy.num_given_up) == (1, 0)
+
+
+async def test_an_agent_whose_time_is_over_ends_once_its_judge_has_answered_and_asks_it_nothing_more():
+    served, policy = held()
+    found, judge = session(limits=Limits(seconds=0.05)), session(is_trained=False)
+    body = {"model": "policy", "messages": [USER]}
+    status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def agent(key: str) -> None:
+        async with served.gateway.beside(key, judge) as other, served.http(other) as client:
+            await client.post("/v1/chat/completions", json=body)
+            status.set_result((await client.post("/v1/chat/completions", json=body)).status_code)
+            await asyncio.Event().wait()
+
+    playing = asyncio.create_task(served.gateway.play(found, agent))
+    async with asyncio.timeout(HUNG_SECONDS):
+        while not found.is_cut:
+            await asyncio.wait({playing}, timeout=0.01)
+        assert not playing.done()
+        policy.may.set()
+        assert await playing is None
+    assert (judge.record.num_calls, judge.is_cut, policy.num_given_up) == (1, True, 0)
+    assert not status.done() or status.result() == 429
+
+
+async def test_a_schema_is_looked_at_beside_the_event_loop():
+    threads = set()
+
+    def read(body: Any, *, terms: Terms) -> ChatRequest:
+        threads.add((terms.is_trained, threading.current_thread() is threading.main_thread()))
+        return read_chat_request(body, terms=terms)
+
+    for is_trained in (True, False):
+        terms = Terms(given={}, vocab_size=9, is_trained=is_trained)
+        assert (await read_beside(read, {"messages": [USER]}, terms=terms)).messages == (USER,)
+    assert threads == {(True, True), (False, False)}
 
 
 async def test_a_session_that_is_not_trained_is_sampled_as_its_calls_say_and_ends_with_the_agent():

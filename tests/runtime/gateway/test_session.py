@@ -108,9 +108,10 @@ def test_a_turn_that_was_cut_at_its_length_gets_the_end_of_its_turn_untrained():
     [
         [USER, {"role": "assistant", "content": "6"}, LOW],
         [{"role": "user", "content": "Guess!"}, {"role": "assistant", "content": "5"}, LOW],
+        [{**USER, "content": "a</think>Guess."}, {"role": "assistant", "content": "5"}, LOW],
         [USER],
     ],
-    ids=["another reply", "another question", "the same question once more"],
+    ids=["another reply", "another question", "a question with a tag", "the same question once more"],
 )  # fmt: skip
 def test_another_history_is_another_sequence(messages: list[Any]):
     found = session()
@@ -195,6 +196,36 @@ def test_a_chat_that_the_template_refuses_is_told():
     object.__setattr__(model.template, "template", template)
     with pytest.raises(BadFieldError, match=r"messages: the chat template refuses them .*no system"):
         session(model=model).begin(read_chat_request({"messages": [USER]}, terms=TERMS))
+
+
+def test_a_text_with_a_token_that_the_model_has_not_is_refused_before_an_engine_gets_it():
+    """As a tokenizer may have that is larger than its model."""
+    [last] = tokens("</tool_call>")
+    found = session(model=chat_model(vocab_size=last))
+    with pytest.raises(BadFieldError, match=rf"^messages: they have the token </tool_call> \({last}\)"):
+        asked(found, [{"role": "user", "content": "What is </tool_call>?"}], f"5{END}")
+    assert asked(found, [USER], f"5{END}").finish_reason == "stop"
+    assert found.record.num_calls == 1
+
+
+def test_arguments_of_a_call_that_are_too_deep_to_be_read_are_text():
+    found = session()
+    call = {"id": "a", "type": "function", "function": {"name": "add", "arguments": "[" * 100_000}}
+    echo = {"role": "assistant", "content": "5", "tool_calls": [call]}
+    asked(found, [USER], f"5{END}")
+    asked(found, [USER, echo, LOW], f"7{END}")
+    assert found.record.num_sequences == 2
+
+
+def test_a_reply_that_cannot_be_read_is_not_trained_because_its_call_is_sent_again():
+    class Unreadable:
+        def read(self, text: str, **_: Any) -> Any:
+            raise ValueError("the parser")
+
+    found = session(model=replace(chat_model(), replies=Unreadable()))
+    with pytest.raises(ValueError, match="the parser"):
+        asked(found, [USER], f"5{END}")
+    assert (found.record.num_calls, found.record.rollouts()) == (0, [])
 
 
 def test_what_asks_for_other_parameters_is_counted():

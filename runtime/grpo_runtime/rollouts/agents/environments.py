@@ -50,7 +50,6 @@ class Environments:
     """The column of the data that names the environment of a row; without one, weights decide."""
     model: ChatModel
     sampling: SamplingSpec
-    vocab_size: int
 
     @asynccontextmanager
     async def over(self, engines: Engines) -> AsyncIterator[Source]:
@@ -59,7 +58,7 @@ class Environments:
         gateway = Gateway(self.model, TurnSampler(engines))
         parameters = sampling_parameters(self.sampling, seed=0)
         given = {name: parameters[name] for name in JOB_DECIDES if name != "seed"}
-        async with served(application(gateway, given=given, vocab_size=self.vocab_size)) as url:
+        async with served(application(gateway, given=given)) as url:
             sources = [
                 [
                     worker.over(engines, gateway, url=f"{url}/v1", part=Part(place, len(found.workers)))
@@ -143,6 +142,7 @@ async def started_environments(
         decoder=decoder,
         # vLLM takes seconds to import, in which an event loop would stand
         replies=await asyncio.to_thread(_replies, sampling, decoder.tokenizer),
+        vocab_size=vocab_size,
         max_model_len=run_config.engine.max_model_len,
         max_tokens=sampling.max_tokens,
         extends=sampling.history is History.EXACT,
@@ -158,7 +158,6 @@ async def started_environments(
             column=run_config.dataset.environment,
             model=model,
             sampling=sampling,
-            vocab_size=vocab_size,
         )
 
 

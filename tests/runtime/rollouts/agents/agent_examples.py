@@ -12,7 +12,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-KEYS, HAS_KEY, HAS_ASKED = [], asyncio.Event(), asyncio.Event()
+KEYS, HAS_KEY, HAS_ASKED, HAS_CLOSED = [], asyncio.Event(), asyncio.Event(), asyncio.Event()
 
 ADD = {
     "type": "function",
@@ -68,6 +68,16 @@ async def asks_a_judge(client, untrained, prompt):
 
 async def forgets_once(client, prompt):
     await client.chat.completions.create(model="policy", messages=[{"role": "user", "content": prompt}])
+
+
+async def closes_its_clients(client, untrained, task):
+    """The second sample asks when the first has closed its clients."""
+    if task.sample_index == 1:
+        await HAS_CLOSED.wait()
+    async with client, untrained:
+        await forgets_once(client, task.prompt)
+    await client.close()
+    HAS_CLOSED.set()
 
 
 async def calls_nothing(client):

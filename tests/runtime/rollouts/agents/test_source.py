@@ -13,7 +13,6 @@ from chats import END, ScriptedPolicy, chat_model, chat_tokenizer, tokens, writt
 
 from grpo_api.contract.environment import Env
 from grpo_runtime.data.prompt import Prompt
-from grpo_runtime.errors import UserError
 from grpo_runtime.gateway.gateway import Gateway
 from grpo_runtime.gateway.server import application
 from grpo_runtime.gateway.serving import served
@@ -105,7 +104,7 @@ async def play_groups(
     def take(group: Group, index: int, rollout: Rollout) -> None:
         group.rollouts[index] = rollout
 
-    app = application(gateway, given={}, vocab_size=len(chat_tokenizer()))
+    app = application(gateway, given={})
     async with (
         asyncio.timeout(HUNG_SECONDS),
         served(app) as url,
@@ -169,6 +168,18 @@ async def test_reward_functions_see_the_chats_of_an_episode_and_its_state_and_no
     own = [request for request in policy.requests if request.own_parameters is not None]
     assert [request.own_parameters for request in own] == ['{"temperature": 0}'] * len(SEEDS)
     assert len({request.seed for request in own} - set(SEEDS)) == len(SEEDS)
+
+
+async def test_an_agent_that_closes_its_clients_closes_no_others_and_no_proxy_gets_its_calls(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        # nothing listens there
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    rollouts = await play("closes_its_clients", Policy(counts_up), num_tries=1)
+    assert [rollout.num_sampled for rollout in rollouts] == [2, 2]
 
 
 async def test_an_episode_that_failed_is_begun_again_and_the_others_are_kept(tmp_path: Path):
@@ -269,13 +280,16 @@ async def test_engines_that_fail_are_told_as_such_and_no_agent_is_tried_again():
 
 
 async def test_an_agent_that_calls_nothing_is_told_what_to_call():
-    with pytest.raises(UserError, match=r"without a call for row 1 .*client\.chat\.completions\.create"):
-        await play("calls_nothing", Policy(counts_up))
+    sentence = r"for row 1 .*: it ended without a call: call client\.chat\.completions\.create"
+    with pytest.raises(FunctionFailedError, match=sentence):
+        await play("calls_nothing", Policy(counts_up), num_tries=1)
 
 
 async def test_an_agent_whose_first_prompt_has_no_room_is_told_so():
-    with pytest.raises(UserError, match=r"too long for row 1 .*: raise limits\.promptTokens or engine\.max"):
-        await play("guesses", Policy(counts_up), columns={"high": "1"}, limits=Limits(prompt_tokens=2))
+    sentence = r"for row 1 .*: its prompt is too long: raise limits\.promptTokens or engine\.max"
+    limits = Limits(prompt_tokens=2)
+    with pytest.raises(FunctionFailedError, match=sentence):
+        await play("guesses", Policy(counts_up), columns={"high": "1"}, limits=limits, num_tries=1)
 
 
 async def test_an_agent_that_goes_on_past_its_limit_has_what_it_sampled_until_then_as_a_cut_completion():
