@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from grpo_api.v1alpha1.spec import SamplingSpec
+from grpo_api.v1alpha1.spec import EnvironmentSpec, SamplingSpec
 from grpo_runtime.rollouts.interface import Probe
 
 PROBE_PARAMETERS = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False}
@@ -55,13 +55,18 @@ def sampling_parameters(
     return parameters if own is None else parameters | json.loads(own)
 
 
-def sampling_checksum(sampling: SamplingSpec) -> int:
-    """CRC-32 of what shapes a completion, but for its prompt and its seed."""
+def sampling_checksum(sampling: SamplingSpec, *, environments: Sequence[EnvironmentSpec] = ()) -> int:
+    """CRC-32 of what shapes a completion, but for its prompt and its seed: of code, where it is."""
     parameters = sampling_parameters(sampling, seed=0)
     if sampling.rollout_function is not None:
         # with a timeout or another one a completion is the same
         identity = sampling.rollout_function.model_copy(update={"timeout_seconds": None})
         parameters["rollout_function"] = identity.model_dump(mode="json")
+    if environments:
+        parameters["environments"] = [
+            each.model_dump(mode="json", include={"name", "function", "config_map", "weight"})
+            for each in environments
+        ]
     return zlib.crc32(json.dumps(parameters, sort_keys=True).encode())
 
 

@@ -205,7 +205,7 @@ def _open_journal(context: RankContext) -> Journal | AsyncJournal | NoJournal:
         settings.output_dir / JOURNAL,
         job_uid=run_config.job.uid,
         attempt=settings.attempt,
-        sampling=sampling_checksum(run_config.sampling),
+        sampling=sampling_checksum(run_config.sampling, environments=run_config.environments or ()),
         reward_names=_reward_names(run_config),
         layout=f"{run_config.strategy} over {ranks.world_size} x {context.strategy.device.type}",
     )

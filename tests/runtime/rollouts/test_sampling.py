@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from grpo_api.v1alpha1.spec import SamplingSpec
+from grpo_api.v1alpha1.spec import EnvironmentSpec, SamplingSpec
 from grpo_runtime.rollouts.interface import Probe
 from grpo_runtime.rollouts.sampling import probe_error, sampling_checksum, sampling_parameters
 
@@ -65,6 +65,18 @@ def test_a_rollout_function_is_part_of_the_checksum_but_for_its_time_limit() -> 
 
     assert checksum(timeoutSeconds=60) == checksum(timeoutSeconds=600)
     assert len({checksum(), checksum(function="play:other"), sampling_checksum(SamplingSpec())}) == 3
+
+
+def test_where_agents_are_and_how_they_share_is_part_of_the_checksum_and_their_limits_are_not() -> None:
+    def checksum(**fields: object) -> int:
+        given = {"name": "game", "function": "play:play", **fields}
+        return sampling_checksum(SamplingSpec(), environments=[EnvironmentSpec.model_validate(given)])
+
+    code = {"name": "game", "key": "game.py", "function": "play"}
+    others = [{"function": "play:other"}, {"function": None, "configMap": code}, {"weight": 2}, {"name": "b"}]
+    found = [checksum(), *(checksum(**other) for other in others), sampling_checksum(SamplingSpec())]
+    assert len(set(found)) == len(found)
+    assert checksum() == checksum(limits={"seconds": 60}, workers=2)
 
 
 def test_the_error_of_a_probe_is_the_mean_difference() -> None:
