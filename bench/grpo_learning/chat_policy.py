@@ -115,8 +115,17 @@ def made_chat_policy(folder: Path) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=folder.parent) as place:
             write_chat_policy(Path(place) / "made")
-            (Path(place) / "made").rename(folder)
+            put_in_place(Path(place) / "made", folder)
     return folder
+
+
+def put_in_place(made: Path, folder: Path) -> None:
+    """Move what was made, unless another process has just moved the same there."""
+    try:
+        made.rename(folder)
+    except OSError:
+        if not folder.exists():
+            raise
 
 
 def write_chat_policy(into: Path, *, steps: int = _STEPS) -> None:

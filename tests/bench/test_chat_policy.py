@@ -15,6 +15,7 @@ from grpo_learning.chat_policy import (
     MAX_LENGTH_TOKENS,
     behind_call,
     call_of,
+    put_in_place,
     write_chat_policy,
 )
 from grpo_runtime.gateway.chat_template import ChatTemplate
@@ -91,3 +92,13 @@ async def test_a_call_is_answered_and_a_guess_is_not(says: str, added: list[str]
 def test_only_the_last_reply_is_rewarded() -> None:
     completions = [f"{call_of('6*7')}{END}{behind_call('42')}42", "42", f"{behind_call('42')}41", "x42"]
     assert right([*completions, [{"role": "assistant", "content": "42"}]], ["42"] * 5) == [1, 1, 0, 0, 1]
+
+
+def test_of_two_that_make_it_at_once_the_second_leaves_what_is_there(tmp_path: Path) -> None:
+    for name in ("made", "there"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "by").write_text(name)
+    put_in_place(tmp_path / "made", tmp_path / "there")
+    assert (tmp_path / "there" / "by").read_text() == "there"
+    with pytest.raises(FileNotFoundError):
+        put_in_place(tmp_path / "missing", tmp_path / "nowhere")
