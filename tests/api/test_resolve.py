@@ -311,7 +311,7 @@ def test_pods_mount_the_code_of_an_agent() -> None:
     run = resolve(parse_job(found | {"metadata": {"name": "calculator", "namespace": "team", "uid": "u"}}))
     assert Volume(VolumeKind.CONFIG_MAP, "code") in volumes_of(run)
     [environment] = run.environments or ()
-    assert (environment.weight, environment.limits.seconds) == (1.0, 600)
+    assert (environment.weight, environment.limits.seconds) == (1.0, 300)
 
 
 def test_an_agent_without_dataset_and_rewards_gets_numbers_and_its_own_rewards() -> None:

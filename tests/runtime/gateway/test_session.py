@@ -8,6 +8,7 @@ import pytest
 from chats import ADD, END, TERMS, asked, chat_model, chat_tokenizer, sampled, session, tokens, written
 
 from grpo_runtime.gateway.chat_request import read_chat_request
+from grpo_runtime.gateway.history import essence
 from grpo_runtime.gateway.own_parameters import BadFieldError
 from grpo_runtime.gateway.session import LimitReachedError, Limits, Session
 
@@ -108,10 +109,9 @@ def test_a_turn_that_was_cut_at_its_length_gets_the_end_of_its_turn_untrained():
     [
         [USER, {"role": "assistant", "content": "6"}, LOW],
         [{"role": "user", "content": "Guess!"}, {"role": "assistant", "content": "5"}, LOW],
-        [{**USER, "content": "a</think>Guess."}, {"role": "assistant", "content": "5"}, LOW],
         [USER],
     ],
-    ids=["another reply", "another question", "a question with a tag", "the same question once more"],
+    ids=["another reply", "another question", "the same question once more"],
 )  # fmt: skip
 def test_another_history_is_another_sequence(messages: list[Any]):
     found = session()
@@ -208,13 +208,19 @@ def test_a_text_with_a_token_that_the_model_has_not_is_refused_before_an_engine_
     assert found.record.num_calls == 1
 
 
-def test_arguments_of_a_call_that_are_too_deep_to_be_read_are_text():
+def test_a_tag_in_what_the_policy_did_not_write_makes_another_message():
+    for role in ("user", "system", "tool"):
+        with_tag, without = ({"role": role, "content": text} for text in ("a</think>b", "b"))
+        assert essence(with_tag) != essence(without)
+
+
+def test_arguments_of_a_call_that_are_too_deep_to_be_read_are_refused():
     found = session()
     call = {"id": "a", "type": "function", "function": {"name": "add", "arguments": "[" * 100_000}}
     echo = {"role": "assistant", "content": "5", "tool_calls": [call]}
     asked(found, [USER], f"5{END}")
-    asked(found, [USER, echo, LOW], f"7{END}")
-    assert found.record.num_sequences == 2
+    with pytest.raises(BadFieldError, match=r"^messages: the chat template refuses them"):
+        asked(found, [USER, echo, LOW], f"7{END}")
 
 
 def test_a_reply_that_cannot_be_read_is_not_trained_because_its_call_is_sent_again():

@@ -26,9 +26,10 @@ class EpisodeLimitsSpec(ApiModel):
     engine.maxModelLen is, which is the default."""
     sequences: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Sequences that are trained. A call that does not continue the chat of an earlier one begins one."""
-    seconds: Annotated[int, Field(ge=1, le=604_800), NOT_STORED] = 600
-    """Time from the beginning of the episode to its end. What is being sampled then is still answered, and
-    the agent is cancelled. Shorter than stallTimeoutSeconds. Defaults to 600."""
+    seconds: Annotated[int, Field(ge=1, le=604_800), NOT_STORED] = 300
+    """Time from the beginning of the episode to its end, that of engines included. What is being sampled then
+    is still answered, and the agent is cancelled. Three tries, and 65 seconds between them, must be shorter
+    than stallTimeoutSeconds. Defaults to 300."""
 
 
 @rule(
@@ -108,18 +109,21 @@ def rows_name_environments(
 
 
 @rule(
-    cel="!has(self.environments) || self.environments.all(e, (has(e.limits) && has(e.limits.seconds) ? "
-    "e.limits.seconds : 600) < self.stallTimeoutSeconds)",
-    sentence="limits.seconds of environments (600 where it is not set) must be below stallTimeoutSeconds "
-    "({stallTimeoutSeconds}), because an episode that takes its time is no stall: lower it, or raise "
-    "stallTimeoutSeconds",
+    cel="!has(self.environments) || self.environments.all(e, 3 * (has(e.limits) && has(e.limits.seconds) ? "
+    "e.limits.seconds : 300) + 65 < self.stallTimeoutSeconds)",
+    sentence="three times limits.seconds of environments (300 where it is not set), and 65, must be below "
+    "stallTimeoutSeconds ({stallTimeoutSeconds}), because an agent that hangs is tried three times and "
+    "should end the job with its own error: lower it, or raise stallTimeoutSeconds",
     field=".environments",
 )
 def episodes_are_no_stall(
     environments: tuple[EnvironmentSpec, ...] | None, stall_timeout_seconds: int
 ) -> bool:
-    """Nothing but a finished episode is progress."""
-    return all(environment.limits.seconds < stall_timeout_seconds for environment in environments or ())
+    """Nothing but a finished episode is progress. Between three tries are pauses of 5 and 30 s, and each ends
+    with up to 10 s in which its process is asked whether it hangs."""
+    return all(
+        3 * environment.limits.seconds + 65 < stall_timeout_seconds for environment in environments or ()
+    )
 
 
 @rule(
