@@ -111,8 +111,8 @@ class Session:
     def begin(self, asked: ChatRequest | TokenRequest) -> Turn:
         """The turn that answers a request. Every turn that begins must be taken, or given up.
 
-        Raises LimitReachedError, and BadFieldError for a chat that the template refuses, or whose text has a
-        token that the model has not.
+        Raises LimitReachedError, and BadFieldError for a chat that the template refuses, or whose text has no
+        token, or one that the model has not.
         """
         self._require_limits()
         found = self._continued(asked) if isinstance(asked, ChatRequest) else None
@@ -205,7 +205,9 @@ class Session:
     def _require_known(self, prompt_ids: Sequence[int]) -> None:
         """Raises BadFieldError for what an engine would refuse, which would end the job."""
         model = self.model
-        if (largest := max(prompt_ids, default=0)) >= model.vocab_size:
+        if not prompt_ids:
+            raise BadFieldError("messages", "they and the chat template make no token: send some text")
+        if (largest := max(prompt_ids)) >= model.vocab_size:
             token = model.decoder.tokenizer.convert_ids_to_tokens(largest)
             raise BadFieldError(
                 "messages",

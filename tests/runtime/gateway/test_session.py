@@ -198,6 +198,14 @@ def test_a_chat_that_the_template_refuses_is_told():
         session(model=model).begin(read_chat_request({"messages": [USER]}, terms=TERMS))
 
 
+def test_messages_of_which_a_template_makes_no_token_are_refused_before_an_engine_gets_them():
+    model = chat_model()
+    object.__setattr__(model.template, "template", "{{ messages[0].content }}")
+    found = session(model=model)
+    with pytest.raises(BadFieldError, match=r"^messages: they and the chat template make no token"):
+        asked(found, [{"role": "user", "content": ""}], f"5{END}")
+
+
 def test_a_text_with_a_token_that_the_model_has_not_is_refused_before_an_engine_gets_it():
     """As a tokenizer may have that is larger than its model."""
     [last] = tokens("</tool_call>")
