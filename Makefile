@@ -10,7 +10,9 @@ CLUSTER := $(PYTHON) e2e/cluster/cli.py
 IMAGES := $(PYTHON) e2e/images/cli.py
 NODES ?= 1
 HAS_PYTHON := $(filter command environment override,$(firstword $(origin PYTHON)))
-GPU_PATH := crds:runtime:bench$(if $(HAS_PYTHON),:.gpu-site)$(if $(PYTHONPATH),:$(PYTHONPATH))
+# where .gpu-wheels and .gpu-site are
+GPU_FOLDER ?= .
+GPU_PATH := crds:runtime:bench$(if $(HAS_PYTHON),:$(GPU_FOLDER)/.gpu-site)$(if $(PYTHONPATH),:$(PYTHONPATH))
 GPU_PYTHON = $(if $(HAS_PYTHON),$(PYTHON),$(BIN)/python)
 GPU_WHEELS := annotated-types|cffi|cryptography|hypothesis|pycparser|pydantic|pydantic-core|pytest-asyncio|sortedcontainers|typing-extensions|typing-inspection
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/grpo-operator
@@ -52,14 +54,14 @@ test-fast: uv ## Only the tests that need no engine, no cluster and no processes
 test-matrix: uv ## Run every case of what `make test` has a selection of, and print how long each part took
 	@$(PYTHON) tests/run_all.py --matrix
 test-nullgpu: setup .venv-cuda/.ready compiler ## CUDA builds of torch and vLLM on GPUs that compute nothing: all of e2e/nullgpu, part of test-matrix (40 min)
-	@$(BIN)/python -m pytest -q e2e/nullgpu
+	@$(BIN)/python -m pytest -q -o faulthandler_timeout=3600 e2e/nullgpu
 test-gpu: $(if $(HAS_PYTHON),gpu-site,setup) ## Tests of what needs an NVIDIA GPU (PYTHON= one with torch, transformers, pytest)
 	@PYTHONPATH=$(GPU_PATH) $(GPU_PYTHON) -m pytest -q -m gpu \
 	  tests/runtime/weight_sync tests/runtime/trainer tests/runtime/local/test_gpu.py
 gpu-wheels: ## Download into .gpu-wheels what PYTHON= of test-gpu may lack, for a machine without a registry
-	@rm -rf .gpu-wheels && $(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --dest .gpu-wheels \
+	@rm -rf $(GPU_FOLDER)/.gpu-wheels && $(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --dest $(GPU_FOLDER)/.gpu-wheels \
 	  --python-version 3.12 --implementation cp $(foreach libc,2_34 2_28 2_17 2014,--platform manylinux$(if $(findstring _,$(libc)),_)$(libc)_x86_64) \
-	  $$(grep -oE '^($(GPU_WHEELS))==[^ ]+' tests/requirements.txt) && ls .gpu-wheels
+	  $$(grep -oE '^($(GPU_WHEELS))==[^ ]+' tests/requirements.txt) && ls $(GPU_FOLDER)/.gpu-wheels
 
 ##@ Measure
 bench: setup ## Compare two ways of doing the same thing, in turn, by their ratio (PAIRS=, JSON=; scripts have --help)
@@ -71,7 +73,7 @@ bench-sync: setup ## Measure a weight sync against its floors (SIZES=1,100,1000 
 bench-trl: setup ## Measure a step against TRL's GRPOTrainer, installed in the cache (PAIRS=2, CASES=tiny,27M, JSON=)
 	@$(BIN)/python bench/against_trl.py $(if $(PAIRS),--pairs '$(PAIRS)') $(if $(CASES),--cases '$(CASES)') \
 	  $(if $(JSON),--json '$(JSON)')
-bench-logprobs: $(if $(HAS_PYTHON),gpu-site,setup) ## Measure chunked logprobs against dense ones (PAIRS=3, CASES=tiny,27M,152k, DEVICE=cpu or cuda, PYTHON=, JSON=)
+bench-logprobs: $(if $(HAS_PYTHON),gpu-site,setup) ## Measure chunked logprobs against dense ones (PAIRS=3, CASES=tiny,27M, DEVICE=cpu or cuda, PYTHON=, JSON=)
 	@PYTHONPATH=$(GPU_PATH) $(GPU_PYTHON) bench/logprobs.py \
 	  $(if $(PAIRS),--pairs '$(PAIRS)') $(if $(CASES),--cases '$(CASES)') $(if $(DEVICE),--device '$(DEVICE)') $(if $(JSON),--json '$(JSON)')
 bench-checkpoint: $(if $(HAS_PYTHON),gpu-site,setup) ## Measure what training waits for at a save, with and without a thread (PAIRS=3, CASES=27M,110M, DEVICE=cpu or cuda, FOLDER=, PYTHON=, JSON=)
@@ -116,8 +118,8 @@ uv:
 	  $(PYTHON) -m venv $(UV) >/dev/null 2>&1 || { apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null && $(PYTHON) -m venv --clear $(UV); }; \
 	  $(UV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r crds/requirements-build.txt; }
 gpu-site:
-	@if ls .gpu-wheels/*.whl >/dev/null 2>&1; then $(PYTHON) -m pip install --quiet --no-index --no-deps --upgrade \
-	  --target .gpu-site .gpu-wheels/*.whl; fi
+	@if ls $(GPU_FOLDER)/.gpu-wheels/*.whl >/dev/null 2>&1; then $(PYTHON) -m pip install --quiet --no-index --no-deps --upgrade \
+	  --target $(GPU_FOLDER)/.gpu-site $(GPU_FOLDER)/.gpu-wheels/*.whl; fi
 debian-packages:
 	@$(CLUSTER) prerequisites
 browser:

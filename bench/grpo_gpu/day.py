@@ -44,7 +44,8 @@ class Part:
 class Sizes:
     """The options of each script, and of the tests pytest's."""
 
-    tests: str = "-v"
+    tests: str = "-vv"
+    """With the `-q` of `make test-gpu` the log names each test before it runs."""
     learner: str = "--size 0.5B"
     logprobs: str = "--cases 27M,152k --pairs 3"
     sync: str = "--size 4000"
@@ -56,7 +57,7 @@ class Sizes:
 
 WHOLE = Sizes()
 SMALL = Sizes(
-    tests="-v -k 'the_hashes_of_rows or (learns and DDP)'",
+    tests="-vv -k 'the_hashes_of_rows or (learns and DDP)'",
     learner="--size tiny --sequences 8 --tokens 24 --budget 64 --rounds 2",
     logprobs="--cases tiny --pairs 1",
     sync="--size 2 --rounds 2",
@@ -80,7 +81,7 @@ def parts_of_the_day(sizes: Sizes, *, results: Path) -> list[Part]:
     tests = ("make", "--no-print-directory", "test-gpu", f"PYTHON={sys.executable}")
     options = {"PYTEST_ADDOPTS": f"{sizes.tests} --junitxml={xml}"}
     return [
-        Part(TESTS, tests, sizes.patience * 210, xml, options),
+        Part(TESTS, tests, sizes.patience * 200, xml, options),
         script("learner", "gpu/learner", sizes.learner, 100),
         script("logprobs", "logprobs", f"--device cuda {sizes.logprobs}", 40),
         script("packing, tag and IPC", "gpu/sync", sizes.sync, 60),
@@ -111,13 +112,18 @@ def run_parts(parts: Sequence[Part], *, report: Report, json_file: Path) -> None
         print(f"\n===== {number} of {len(parts)}: {part.name}, up to {part.budget_seconds} s", flush=True)
         began = time.monotonic()
         outcome = "not run" if STOPPED.is_set() else _outcome_of(part)
+        try:
+            results = _results_of(part)
+        except (ElementTree.ParseError, json.JSONDecodeError):
+            # a part that was ended may have been writing them
+            outcome, results = f"{outcome}, results unreadable", []
         print(f"===== {part.name}: {outcome} after {time.monotonic() - began:.0f} s", flush=True)
         report["parts"].append(
             {
                 "name": part.name,
                 "outcome": outcome,
                 "seconds": round(time.monotonic() - began, 1),
-                "results": _results_of(part),
+                "results": results,
             }
         )
         report["rows"] = [asdict(row) for row in rows_of(report["parts"], torch=report["versions"]["torch"])]
@@ -136,7 +142,8 @@ def _outcome_of(part: Part) -> str:
 
 
 def _results_of(part: Part) -> list[dict[str, Any]]:
-    """What a part has written, also one that did not end."""
+    """What a part has written, also one that did not end. Raises ParseError or JSONDecodeError when that is
+    not whole."""
     if not part.results.exists():
         return []
     if part.results.suffix == ".xml":
@@ -147,11 +154,16 @@ def _results_of(part: Part) -> list[dict[str, Any]]:
 def _of_tests(suites: ElementTree.Element) -> dict[str, Any]:
     cases = list(suites.iter("testcase"))
     outcomes = {
-        what: [case.get("name") for case in cases if {part.tag for part in case} & tags]
+        what: [_name_of(case) for case in cases if {part.tag for part in case} & tags]
         for what, tags in (("failed", {"failure", "error"}), ("skipped", {"skipped"}))
     }
     num_passed = len(cases) - sum(map(len, outcomes.values()))
     return {"bench": TESTS, "num_passed": num_passed, **outcomes}
+
+
+def _name_of(case: ElementTree.Element) -> str:
+    """The file of a test as a module, and its name."""
+    return f"{case.get('classname')}::{case.get('name')}"
 
 
 def _head(*, commit: str | None) -> Report:

@@ -20,8 +20,11 @@ def test_ten_minutes_on_a_gpu_find_all_that_they_look_for(tmp_path: Path) -> Non
     machine = NullMachine(tmp_path, num_gpus=1, has_numbers=True)
     report_file, page = tmp_path / "day.json", tmp_path / "page.md"
     given = (f"PYTHON={sys.executable}", f"JSON={report_file}", "SMALL=1", "COMMIT=abc1234")
+    # wheels in the checkout are for another Python
+    no_wheels = tmp_path / "no-wheels"
+    no_wheels.mkdir()
     day = subprocess.run(
-        ["make", "gpu-day", *given],
+        ["make", "gpu-day", *given, f"GPU_FOLDER={no_wheels}"],
         cwd=ROOT,
         env=machine.environment(NULL_GPU_GIB="80"),
         capture_output=True,
