@@ -22,8 +22,8 @@ from typing import BinaryIO
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = (str(ROOT / folder) for folder in ("bench", "e2e/cluster"))
 
-from grpo_bench.bounded import OK, STOPPED, outcome_of, stop_on_signals  # noqa: E402 - likewise
-from grpo_cluster.ability import obstacle  # noqa: E402 - of the tree, not installed
+from grpo_bench.bounded import OK, STOPPED, outcome_of, stop_on_signals  # noqa: E402 - of the tree, not installed
+from grpo_cluster.ability import obstacle  # noqa: E402 - likewise
 
 PYTEST = (".venv/bin/pytest", "-q", "--durations=24", "--durations-min=8")
 SIDE_BY_SIDE = ("--dist", "loadfile", "--no-loadscope-reorder", "-n")
@@ -42,6 +42,7 @@ OF_THE_API_SERVER = ("tests/apiserver", "tests/chart")
 LOCAL = "tests/runtime/local"
 """Its tests of engines run in the other lane than those of the rest, and then both take about as long."""
 ENGINES = (f"--ignore={LOCAL}", "tests/runtime", "tests/bench")
+CUDA_IMAGE = "e2e/scenarios/test_cuda_image.py"
 
 
 @dataclass(frozen=True)
@@ -136,8 +137,15 @@ MATRIX: Sequence[Sequence[Lane]] = (
             # whole files: the tests of most share a job
             Part(
                 "every scenario on real pods",
-                (*PYTEST, "-s", "-m", "cluster", "e2e"),
+                (*PYTEST, "-s", "-m", "cluster", f"--ignore={CUDA_IMAGE}", "e2e"),
                 10800,
+                needs_cluster=True,
+            ),
+            # its setup builds for long; over this budget it is interrupted, and removes what it has made
+            Part(
+                "the CUDA image in pods",
+                (*PYTEST, "-s", "-m", "cluster", "-o", "faulthandler_timeout=7200", CUDA_IMAGE),
+                6900,
                 needs_cluster=True,
             ),
             Part(

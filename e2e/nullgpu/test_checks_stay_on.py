@@ -1,5 +1,7 @@
-"""No check of the product can be turned off for a GPU that is none, and what computes there is loaded only by
-the tests of this folder."""
+"""No check of the product can be turned off for a GPU that is none, and nothing of the product knows of what
+computes there; only tests load it.
+
+`weightSync.verify` is a field of the spec by design, which is true unless a job says otherwise."""
 
 import ast
 import re
@@ -81,7 +83,8 @@ def test_nothing_of_the_product_knows_that_a_gpu_is_none_or_what_computes_there(
 
 
 def is_source(path: Path) -> bool:
-    is_built = any(part.startswith(".") or part.endswith((".egg-info", "__pycache__")) for part in path.parts)
+    parts = path.relative_to(ROOT).parts
+    is_built = any(part.startswith(".") or part.endswith((".egg-info", "__pycache__")) for part in parts)
     return path.is_file() and not is_built
 
 

@@ -1,6 +1,7 @@
-"""Whole jobs on null GPUs that lose memory, an engine or an attempt on their way, and go on.
+"""Whole jobs on null GPUs that lose memory, an engine or an attempt on their way.
 
-Each makes its three steps, and its engines have the trainer's weights after each sync: see test_jobs.py.
+Those that go on make their six steps, and their engines have the trainer's weights after each sync: see
+test_jobs.py. One whose engine never fits makes none.
 """
 
 import re

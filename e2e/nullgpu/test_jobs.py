@@ -88,7 +88,8 @@ def test_a_job_makes_its_steps_with_engines_whose_weights_are_the_trainers_after
     assert 0 < job.most_processes_with_torch <= JOBS[name].most_processes_with_torch
     if job.run_config.mode is Mode.COLOCATED and job.run_config.engine.num_workers > 1:
         # NCCL of torch and of vLLM in one process
-        assert all(number >= 2 for number in job.machine.num_groups_joined().values())
+        num_groups = job.machine.num_groups_joined().values()
+        assert num_groups and all(number >= 2 for number in num_groups)
     if JOBS[name].has_read_only_root:
         compiled = job.machine.folder / "cache/compiled"
         assert {path.name for path in compiled.iterdir()} == {"vllm", "inductor", "triton", "flashinfer"}
@@ -98,6 +99,8 @@ def test_a_job_makes_its_steps_with_engines_whose_weights_are_the_trainers_after
 def require_memory_to_be_let_go(job: RunningJob, *, num_workers: int) -> None:
     """A sleep frees weights and KV cache. They are taken again in this order, the latter once the new weights
     are there, and whoever is in the process of the engine keeps nothing that it does not use meanwhile."""
+    if job.run_config.mode is Mode.COLOCATED:
+        assert job.said_by_engines("level") and job.said_by_engines("woken")
     kv_cache = KV_CACHE_BYTES // num_workers
     for said in job.said_by_engines("level").values():
         assert all(each["awake_bytes"] - each["asleep_bytes"] > kv_cache for each in said)

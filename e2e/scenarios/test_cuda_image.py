@@ -1,6 +1,6 @@
 """The CUDA image of the runtime: built, given to the local cluster, and run in restricted pods on null GPUs.
 
-It is removed afterwards. What null GPUs are: docs/null-gpu.md.
+It is removed afterwards, but for its base in buildah. What null GPUs are: docs/null-gpu.md.
 """
 
 import shutil
@@ -50,9 +50,9 @@ def gpus(image: str, target: Target, namespace: Namespace) -> Iterator[None]:
     """Two on the node, by the word of its status only. Afterwards no pod is there that uses the image."""
     set_slots(target, 2, resource=GPU)
     yield
+    set_slots(target, None, resource=GPU)
     namespace.kubectl("delete", "grpojobs", "--all", "--wait")
     namespace.wait_until(lambda: not namespace.pods(f"grpo.dev/job={JOB}"), "no pod", timeout_seconds=60)
-    set_slots(target, None, resource=GPU)
 
 
 @pytest.mark.usefixtures("gpus")

@@ -40,13 +40,14 @@ def _remove_other_foundations(image: Image, nodes: list[NodeSettings]) -> None:
 
 
 def remove(image: Image) -> None:
-    """Remove the image from the local cluster and from buildah, with all that was made of it."""
+    """Remove the image from buildah and from the local cluster, with all that was made of it. Its base stays
+    in buildah, where it is for the next build, as that of the other images is."""
+    for name in image_tags(f"{image.repository}-foundation"):
+        buildah("rmi", name)
     for node in running_nodes(ClusterSettings.for_instance()):
         for name in image_names(node):
             if name.rpartition(":")[0].startswith(image.repository):
                 remove_image(node, name)
-    for name in image_tags(f"{image.repository}-foundation"):
-        buildah("rmi", name)
 
 
 def ensure_built(image: Image) -> str:

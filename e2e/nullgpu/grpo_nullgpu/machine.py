@@ -5,7 +5,7 @@ import struct
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from grpo_nullgpu.build import RUNTIME, build
 PROGRAMS = Path(__file__).with_name("programs")
 MIRROR = Path(__file__).with_name("mirror")
 """On PYTHONPATH it lets the CPU compute what torch, Triton and vLLM ask of null GPUs."""
-_BIN = Path(__file__).with_name("bin")
+_PACKAGE = Path(__file__).parent
 _ROOT = Path(__file__).parents[3]
 _HELPERS = [
     _ROOT / "bench",
@@ -49,22 +49,18 @@ class NullMachine:
 
     def environment(self, **variables: str) -> dict[str, str]:
         """That of a process on it; `variables` are those of the null GPU."""
-        paths = [*([MIRROR] if self.has_numbers else []), *_HELPERS]
         is_own = self.python_environment == Path(sys.prefix)
         libraries = build(self.python_environment, cache_dir() / ("nullgpu" if is_own else "nullgpu-vllm"))
-        path = (self.python_environment / "bin", _BIN, os.environ["PATH"])
         return {
             **os.environ,
-            "PATH": os.pathsep.join(map(str, path)),
-            "LD_LIBRARY_PATH": str(libraries),
-            "LD_PRELOAD": str(libraries / RUNTIME),
-            # which vLLM opens by itself
-            "VLLM_NCCL_SO_PATH": str(libraries / RUNTIME),
-            "VLLM_CUDART_SO_PATH": str(libraries / RUNTIME),
+            **variables_of_null_gpus(
+                libraries,
+                _PACKAGE,
+                has_numbers=self.has_numbers,
+                path=(str(self.python_environment / "bin"), os.environ["PATH"]),
+                python_path=list(map(str, _HELPERS)),
+            ),
             "VLLM_CACHE_ROOT": str(self.folder / "vllm"),
-            # a fault in a library says where Python was
-            "PYTHONFAULTHANDLER": "1",
-            "PYTHONPATH": os.pathsep.join(map(str, paths)),
             "NULL_GPUS": str(self.num_gpus),
             "NULL_GPU_ACCOUNT": str(self._account),
             "NULL_GPU_LOG": str(self.folder / "log"),
@@ -141,6 +137,26 @@ class NullMachine:
             if rest.endswith(": context"):
                 found.setdefault(pid, set()).add(int(rest.split(" device ")[1].split(":")[0]))
         return found
+
+
+def variables_of_null_gpus(
+    libraries: Path, package: Path, *, has_numbers: bool, path: Sequence[str], python_path: Sequence[str]
+) -> dict[str, str]:
+    """What every process on null GPUs has in its environment. The folders are those of the libraries and of
+    this package where it runs. `path` and `python_path` are the rest of its PATH and PYTHONPATH."""
+    runtime = str(libraries / RUNTIME)
+    mirror = [str(package / MIRROR.name)] if has_numbers else []
+    return {
+        "LD_LIBRARY_PATH": str(libraries),
+        "LD_PRELOAD": runtime,
+        # which vLLM opens by itself
+        "VLLM_NCCL_SO_PATH": runtime,
+        "VLLM_CUDART_SO_PATH": runtime,
+        "PATH": os.pathsep.join((str(package / "bin"), *path)),
+        "PYTHONPATH": os.pathsep.join((*mirror, *python_path)),
+        # a fault in a library says where Python was
+        "PYTHONFAULTHANDLER": "1",
+    }
 
 
 def _write_at(file: BinaryIO, place: int, data: bytes) -> None:

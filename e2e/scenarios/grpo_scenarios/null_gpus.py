@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from grpo_nullgpu.build import DRIVER, NVML, RUNTIME, build
+from grpo_nullgpu.machine import variables_of_null_gpus
 
 from grpo_cluster.images import load_layer, read_image, running_nodes
 from grpo_cluster.settings import ClusterSettings, NodeSettings, cache_dir
@@ -31,16 +32,16 @@ def size_bytes(image: str) -> int:
 
 
 def _environment(image: str) -> list[str]:
-    """Name=value: that of the image, and what `NullMachine` sets."""
+    """Name=value: that of the image, and that of a process on null GPUs."""
     own = dict(variable.split("=", 1) for variable in read_image(_node(), image).config["config"]["Env"])
-    runtime = f"{FOLDER}/lib/{RUNTIME}"
+    own |= variables_of_null_gpus(
+        Path(FOLDER, "lib"),
+        Path(FOLDER, "grpo_nullgpu"),
+        has_numbers=True,
+        path=[own["PATH"]],
+        python_path=[FOLDER, own["PYTHONPATH"]],
+    )
     own |= {
-        "LD_LIBRARY_PATH": f"{FOLDER}/lib",
-        "LD_PRELOAD": runtime,
-        "VLLM_NCCL_SO_PATH": runtime,
-        "VLLM_CUDART_SO_PATH": runtime,
-        "PYTHONPATH": f"{FOLDER}/grpo_nullgpu/mirror:{FOLDER}:{own['PYTHONPATH']}",
-        "PATH": f"{FOLDER}/grpo_nullgpu/bin:{own['PATH']}",
         "NULL_GPUS": "1",
         "NULL_GPU_LOG": LOG_OF_THE_POD,
         # which all processes of a pod share
