@@ -149,7 +149,6 @@ class EngineProcess:
 
 
 POD = ("-m", "grpo_runtime.engines.serve.main")
-FORKED_POD = (str(Path(__file__).with_name("vllm_command.py")), "rollout")
 
 
 def start_engine(
@@ -188,9 +187,9 @@ def start_engine(
     options = ["--host", "127.0.0.1", "--port", str(port)]
     options += ["--termination-log", str(folder / "termination-log"), *arguments]
     if is_forked:
-        from forks import VLLM_SERVER
+        from forks import VLLM_COMMAND, VLLM_SERVER
 
-        script, *command = program or FORKED_POD
+        script, *command = program or (str(VLLM_COMMAND), "rollout")
         forked = VLLM_SERVER.start(
             Path(script),
             *command,

@@ -18,6 +18,10 @@ HUNG_SECONDS = 120.0
 """Ranks that wait for each other at different places would do so for half an hour."""
 _CAUSE_MAY_FOLLOW_SECONDS = 1.0
 """As the supervisor's."""
+# where Python does not buffer, a line and its end are two writes, between which another rank may write
+_ENVIRONMENT = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
+_FOLDER = Path.cwd()
+"""Those of the session's start: a server outlives the test that forks first, and what that test changes."""
 
 
 class Fork:
@@ -101,12 +105,10 @@ class ScriptServer:
     def ask(self, request: dict[str, Any]) -> int:
         """The answer to a request."""
         if self._process is None:
-            # where Python does not buffer, a line and its end are two writes, between which another rank may
-            # write
-            environment = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
             self._process = subprocess.Popen(
                 [sys.executable, str(Path(__file__).with_name("script_server.py")), self._module],
-                env=environment | {"OMP_NUM_THREADS": "1"},
+                env=_ENVIRONMENT | {"OMP_NUM_THREADS": "1"},
+                cwd=_FOLDER,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -133,6 +135,8 @@ SCRIPT_SERVER = ScriptServer(module="imports_of_ranks")
 VLLM_SERVER = ScriptServer(module="vllm_imports")
 """Of this test session, for pods with a real engine: importing torch and vLLM takes them longer than most of
 them run."""
+VLLM_COMMAND = Path(__file__).with_name("vllm_command.py")
+"""`grpo-runtime`, for its forks."""
 
 
 def start_ranks(

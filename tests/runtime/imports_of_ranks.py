@@ -1,9 +1,7 @@
 """Importing this module imports what every rank needs at its beginning and at its end, for `forks`, and makes
-what libraries make when they are first used: tables of models, compiled expressions, templates of charts.
-Nothing here may start a thread of Python: no fork would have it."""
+what libraries make when they are first used: tables of models, compiled expressions, templates of charts."""
 
 import tempfile
-import threading
 from pathlib import Path
 
 # pyarrow looks for it when it makes a first table
@@ -34,4 +32,3 @@ with tempfile.TemporaryDirectory() as _folder:
 run_config()
 _RECORD = MetricsRecord(attempt=1, step=1, time=0.0, values={"reward": 0.0})
 curves(Chart("reward", ("reward",)), [_RECORD], present=["reward"])
-assert threading.active_count() == 1, threading.enumerate()

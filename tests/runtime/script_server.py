@@ -13,6 +13,7 @@ import os
 import runpy
 import signal
 import sys
+import threading
 import traceback
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ def serve(module: str) -> None:
     """Run what stdin asks for until it ends."""
     with lasting_imports():
         importlib.import_module(module)
+    require_one_thread()
     for line in sys.stdin:
         request = json.loads(line)
         if "ended" in request:
@@ -40,6 +42,12 @@ def import_deepspeed() -> None:
     """DeepSpeed, which takes seconds and is for few runs. It prints, and stdout is for answers."""
     with lasting_imports(), contextlib.redirect_stdout(sys.stderr):
         import grpo_runtime.trainer.strategy.zero.strategy  # noqa: F401
+    require_one_thread()
+
+
+def require_one_thread() -> None:
+    """Fails when an import has started a thread of Python: no fork would have it."""
+    assert threading.active_count() == 1, threading.enumerate()
 
 
 def start(request: dict[str, Any]) -> int:

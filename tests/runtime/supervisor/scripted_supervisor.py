@@ -58,6 +58,7 @@ class Supervisor:
     ) -> None:
         """`before` is Python code that its process runs first."""
         self.log = folder / "termination-log"
+        self._printed = folder / f"log-{node_index}"
         self.port = free_port()
         self.run_dir = folder / f"cache-1-{node_index}" / "run"
         given = trainer_environment(folder, run, node_index=node_index)
@@ -65,7 +66,7 @@ class Supervisor:
             Path(__file__).with_name("supervise_scripted.py"),
             *(str(self.port), str(self.log), str(grace_seconds), ranks, script, before),
             environment={**os.environ, **given, **more},
-            output=folder / f"log-{node_index}",
+            output=self._printed,
         )
 
     def get(self, path: str) -> bytes:
@@ -86,6 +87,8 @@ class Supervisor:
 
     def end(self) -> tuple[int, TerminationMessage]:
         code = self.process.wait(timeout=DEADLINE_SECONDS)
+        # shown where the test fails
+        print(self._printed.read_text(errors="replace"))
         return code, TerminationMessage.model_validate_json(self.log.read_text())
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine_life import wait_until_live
-from forks import VLLM_SERVER, Fork
+from forks import VLLM_COMMAND, VLLM_SERVER, Fork
 from pod_builder import free_port, rollout_environment
 from trainer_pod import REAL, TrainerPod
 
@@ -18,7 +18,6 @@ from grpo_api.contract.environment import Env
 from grpo_api.contract.run_config import RunConfig
 
 CLI = (sys.executable, "-m", "grpo_runtime.cli")
-FORKED_CLI = Path(__file__).parents[1] / "vllm_command.py"
 Process = subprocess.Popen[bytes] | Fork
 
 
@@ -85,7 +84,7 @@ def _start_engine(folder: Path, run: RunConfig, *, index: int, port: int) -> Pro
 def _fork_engine(folder: Path, run: RunConfig, *, index: int, port: int) -> Process:
     environment, log, options = _engine(folder, run, index=index, port=port)
     return VLLM_SERVER.start(
-        FORKED_CLI,
+        VLLM_COMMAND,
         "rollout",
         *options,
         environment=os.environ | environment,

@@ -209,6 +209,7 @@ def test_completions_are_sampled_as_the_job_says(tmp_path: Path, process: str) -
         trainer={"processesPerNode": 1},
         engine={"maxModelLen": 64, "kvCacheMemory": "64Mi", "process": process},
     )
+    # the process of its container's command, which imports vLLM itself
     trainer = start_trainer(tmp_path, run)
     code, message = trainer.end()
     assert code == 0, f"{message}\n{trainer.log()}"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from disk_in_a_folder import JOB
-from forks import VLLM_SERVER
+from forks import VLLM_COMMAND, VLLM_SERVER
 from pod_builder import free_port
 from policy_builder import changed_policy, weights_of
 from polling import wait_until
@@ -34,7 +34,6 @@ from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
 pytestmark = pytest.mark.engine
 
-FORKED_CLI = Path(__file__).parents[2] / "vllm_command.py"
 TOKEN = "a-token-of-the-tests"
 PROMPT = [10, 20, 30, 5]
 NUM_TOKENS = 8
@@ -51,7 +50,7 @@ class FollowingServer:
         command += ["--cache", str(folder / "cache"), "--port", str(self._port), "--interval-seconds", "0.2"]
         command += [*options, "--", "--max-model-len", "64"]
         self.process = VLLM_SERVER.start(
-            FORKED_CLI, *command, environment=os.environ, output=folder / "follow.log"
+            VLLM_COMMAND, *command, environment=os.environ, output=folder / "follow.log"
         )
 
     def log(self) -> str:
