@@ -199,13 +199,26 @@ def test_a_job_whose_progress_stands_still_is_not_written_to(
     wait_until("the next step is folded", lambda: namespace.status()["step"] == 4)
 
 
+CORE = (
+    "configmaps",
+    "namespaces",
+    "nodes",
+    "persistentvolumeclaims",
+    "pods",
+    "resourcequotas",
+    "secrets",
+    "serviceaccounts",
+    "services",
+    "users",
+)
 GROUPS = {
     "grpojobs": "grpo.dev",
     "deployments": "apps",
     "rolebindings": "rbac.authorization.k8s.io",
     "leases": "coordination.k8s.io",
+    **dict.fromkeys(CORE, ""),
 }
-"""The API groups of the resources that are asked about, but for those of the first one."""
+"""The API group of each resource that is asked about: a wrong one would be denied whatever the rights are."""
 
 
 def may(user: str, verb: str, resource: str, *, within: Namespace) -> bool:
@@ -216,7 +229,7 @@ def may(user: str, verb: str, resource: str, *, within: Namespace) -> bool:
     groups = ["system:authenticated"]
     if user.startswith("system:serviceaccount:"):
         groups += ["system:serviceaccounts", f"system:serviceaccounts:{within.name}"]
-    attributes = {"namespace": within.name, "verb": verb, "group": GROUPS.get(kind, ""), "resource": kind}
+    attributes = {"namespace": within.name, "verb": verb, "group": GROUPS[kind], "resource": kind}
     attributes |= {"subresource": subresource, "name": name}
     review = within.authorization.create_subject_access_review(
         {"spec": {"user": user, "groups": groups, "resourceAttributes": attributes}}

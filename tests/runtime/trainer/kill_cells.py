@@ -36,6 +36,11 @@ ADAPTER: dict[str, Any] = {
     # a reference that follows the policy is not for adapters
     "algorithm": {"kl": {"beta": 0.05}},
 }
+TURNS: dict[str, Any] = {"sampling": {"rolloutFunction": {"function": "scripted_rewards:turns"}}}
+AGENTS: dict[str, Any] = {
+    "environments": [{"name": "scripted", "function": "scripted_rewards:agent"}],
+    "sampling": {"chatTemplate": "{% for message in messages %}{{ message.content }}{% endfor %}"},
+}
 MODES, STRATEGIES, RANKS = ("Disaggregated", "Colocated"), ("DDP", "FSDP2", "ZeRO2"), (1, 2)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from allpairspy import AllPairs
-from kill_cells import RANKS, STEP, STRATEGIES, log, way_called
+from kill_cells import AGENTS, RANKS, STEP, STRATEGIES, TURNS, log, way_called
 from killed_runs import (
     CHECKSUM,
     SAMPLES,
@@ -163,11 +163,6 @@ DROP = {"asynchronous": {"stale": "Drop"}}
 DYNAMIC = {
     "function": "scripted_rewards:same_for_some",
     "algorithm": {"dynamicSampling": {"maxRounds": 4}, "kl": None},
-}
-TURNS = {"sampling": {"rolloutFunction": {"function": "scripted_rewards:turns"}}}
-AGENTS = {
-    "environments": [{"name": "scripted", "function": "scripted_rewards:agent"}],
-    "sampling": {"chatTemplate": "{% for message in messages %}{{ message.content }}{% endfor %}"},
 }
 
 

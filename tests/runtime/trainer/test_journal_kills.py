@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from kill_cells import (
+    AGENTS,
     STEP,
+    TURNS,
     WAYS,
     assert_nothing_is_done_twice,
     assert_same_run,
@@ -67,7 +69,7 @@ def test_a_run_that_is_killed_in_every_attempt_gets_to_its_end(
     assert_same_run(tmp_path, undisturbed["DDP 1"])
 
 
-def on_two_ranks(*, selected: str) -> pytest.MarkDecorator:
+def on_two_ranks(*, selected: str | None) -> pytest.MarkDecorator:
     """Under each strategy, of which `make test` has one, or none."""
     return pytest.mark.parametrize(
         "strategy",
@@ -78,10 +80,7 @@ def on_two_ranks(*, selected: str) -> pytest.MarkDecorator:
     )
 
 
-TURNS = {"sampling": {"rolloutFunction": {"function": "scripted_rewards:turns"}}}
-
-
-@on_two_ranks(selected="")
+@on_two_ranks(selected=None)
 def test_a_run_of_several_turns_that_is_killed_between_them_ends_as_the_undisturbed_one(
     tmp_path: Path, strategy: str
 ) -> None:
@@ -102,10 +101,6 @@ def test_a_run_of_several_turns_that_is_killed_between_them_ends_as_the_undistur
     assert all(1 < length <= 2.5 for length in lengths)
 
 
-AGENTS = {
-    "environments": [{"name": "scripted", "function": "scripted_rewards:agent"}],
-    "sampling": {"chatTemplate": "{% for message in messages %}{{ message.content }}{% endfor %}"},
-}
 IN_EPISODES = {
     "in a call": "turn",
     "between calls": "between calls",

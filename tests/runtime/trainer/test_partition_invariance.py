@@ -47,7 +47,11 @@ LAUNCHES = {
     "DDP on two ranks": ("DDP", 2, tuple(CASES)),
     "FSDP2 on one rank": ("FSDP2", 1, FLOAT32),
     "FSDP2 on two ranks": ("FSDP2", 2, (*FLOAT32, *ONLY_FLOAT64)),
-    "FSDP2 on two ranks in float64": ("FSDP2", 2, FLOAT64),
+    "FSDP2 on two ranks in float64": (
+        "FSDP2",
+        2,
+        tuple(name for name in FLOAT64 if name not in ONLY_FLOAT64),
+    ),
     "ZeRO-1 on one rank": ("ZeRO1", 1, A_FEW),
     "ZeRO-2 on one rank, offloaded": ("ZeRO2 with its optimizer on the CPU", 1, A_FEW),
     "ZeRO-3 on one rank": ("ZeRO3", 1, A_FEW),
@@ -71,6 +75,11 @@ def in_its_run(launch: str, *values: object) -> Any:
 
 
 EACH = [in_its_run(launch, name) for launch, (_, _, names) in LAUNCHES.items() for name in names]
+NO_ZEROS, ZEROS = "8-by-4-no-zeros-float32", "8-by-4-zeros-float32"
+WITH_BOTH = [
+    in_its_run(launch) for launch, (_, _, names) in LAUNCHES.items() if {NO_ZEROS, ZEROS} <= {*names}
+]
+"""The launches with a step whose sequences of advantage 0 are left out, and with the same step whole."""
 
 
 @dataclass(frozen=True)
@@ -243,23 +252,20 @@ def test_the_cases_are_cut_as_they_say(
     assert launches.results(launch).of(CASES[name]).first["batch/micro_batches"] == num_micro_batches
 
 
-@pytest.mark.parametrize("launch", [in_its_run(launch) for launch in LAUNCHES])
+@pytest.mark.parametrize("launch", WITH_BOTH)
 def test_a_step_says_which_share_of_its_tokens_was_computed(launch: str, launches: Launches) -> None:
     results = launches.results(launch)
-    num_tokens = a_batch(CASES["8-by-4-no-zeros-float32"]).loss_mask.sum(1)
-    shares = [
-        results.of(CASES[f"8-by-4-{zeros}-float32"]).first["batch/computed_share"]
-        for zeros in ("no-zeros", "zeros")
-    ]
+    num_tokens = a_batch(CASES[NO_ZEROS]).loss_mask.sum(1)
+    shares = [results.of(CASES[name]).first["batch/computed_share"] for name in (NO_ZEROS, ZEROS)]
     assert shares == pytest.approx([float(num_tokens[:8].sum() / num_tokens.sum()), 1.0])
 
 
-@pytest.mark.parametrize("launch", [in_its_run(launch) for launch in LAUNCHES])
+@pytest.mark.parametrize("launch", WITH_BOTH)
 def test_a_step_that_teaches_nothing_still_steps_and_reports_nothing_it_has_not_computed(
     launch: str, launches: Launches
 ) -> None:
     # that its weights are those of the reference is in the test of all cases
-    last = launches.results(launch).of(CASES["8-by-4-no-zeros-float32"]).last
+    last = launches.results(launch).of(CASES[NO_ZEROS]).last
     assert last == {
         "batch/micro_batches": 1,
         "batch/padding_share": 1,
