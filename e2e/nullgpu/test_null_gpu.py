@@ -11,6 +11,8 @@ from grpo_nullgpu.machine import NullMachine
 
 from grpo_runtime.local.node import Node
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture
 def machine(tmp_path: Path) -> NullMachine:
