@@ -98,7 +98,7 @@ def test_a_job_makes_its_steps_with_engines_whose_weights_are_the_trainers_after
 
 def require_memory_to_be_let_go(job: RunningJob, *, num_workers: int) -> None:
     """A sleep frees weights and KV cache. They are taken again in this order, the latter once the new weights
-    are there, and whoever is in the process of the engine keeps nothing that it does not use meanwhile."""
+    are there, and the allocator of the engine's process holds no unused memory when the engine wakes."""
     if job.run_config.mode is Mode.COLOCATED:
         assert job.said_by_engines("level") and job.said_by_engines("woken")
     kv_cache = KV_CACHE_BYTES // num_workers

@@ -285,6 +285,17 @@ async def test_what_an_agent_still_asks_at_its_end_is_given_up(num_calls: int):
     assert found.record.rollouts() == []
 
 
+async def end_late(found: Session, playing: "asyncio.Task[Any]", policy: HeldPolicy) -> None:
+    """The time of a session ends while engines sample for it, which is not its agent's fault; then they
+    answer, and the agent is cancelled."""
+    async with asyncio.timeout(HUNG_SECONDS):
+        while not found.is_cut:
+            await asyncio.wait({playing}, timeout=0.01)
+        assert not playing.done()
+        policy.may.set()
+        assert await playing is None
+
+
 async def test_an_agent_whose_time_is_over_ends_once_what_it_asked_is_sampled():
     served, policy = held()
     found = session(limits=Limits(seconds=0.05))
@@ -295,13 +306,7 @@ async def test_an_agent_whose_time_is_over_ends_once_what_it_asked_is_sampled():
             await asyncio.Event().wait()
 
     playing = asyncio.create_task(served.gateway.play(found, agent))
-    async with asyncio.timeout(HUNG_SECONDS):
-        while not found.is_cut:
-            await asyncio.wait({playing}, timeout=0.01)
-        # the engines are slow, which is not the agent's fault
-        assert not playing.done()
-        policy.may.set()
-        assert await playing is None
+    await end_late(found, playing, policy)
     assert (found.record.num_calls, policy.num_given_up) == (1, 0)
 
 
@@ -318,12 +323,7 @@ async def test_an_agent_whose_time_is_over_ends_once_its_judge_has_answered_and_
             await asyncio.Event().wait()
 
     playing = asyncio.create_task(served.gateway.play(found, agent))
-    async with asyncio.timeout(HUNG_SECONDS):
-        while not found.is_cut:
-            await asyncio.wait({playing}, timeout=0.01)
-        assert not playing.done()
-        policy.may.set()
-        assert await playing is None
+    await end_late(found, playing, policy)
     assert (judge.record.num_calls, judge.is_cut, policy.num_given_up) == (1, True, 0)
     assert not status.done() or status.result() == 429
 
