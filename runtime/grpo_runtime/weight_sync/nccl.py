@@ -283,12 +283,14 @@ class TorchNccl:
 def _id_while_meeting(group: LibraryGroup, met: Future[None], *, ends_at: float) -> bytes:
     """The id of a group that rank 0 has begun to meet. Raises what ends the meeting before, and
     GroupBrokenError when there is none at the deadline (monotonic)."""
-    while not met.done() and time.monotonic() < ends_at:
+    while True:
+        is_last_look = met.done() or time.monotonic() >= ends_at
+        if met.done():
+            met.result()  # raises what ended it
         if (found := group.unique_id()) is not None:
             return found
-    if met.done():
-        met.result()  # raises what it was
-    raise GroupBrokenError("NCCL has made no id for the group")
+        if is_last_look:
+            raise GroupBrokenError("NCCL has made no id for the group")
 
 
 def _store_of_id(member: GroupMember) -> HashStore:

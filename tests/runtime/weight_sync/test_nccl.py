@@ -28,7 +28,7 @@ from grpo_runtime.weight_sync.interface import (
     SenderSettings,
     WeightSyncError,
 )
-from grpo_runtime.weight_sync.nccl import Connect, NcclGroup, _environment, _store_of_id
+from grpo_runtime.weight_sync.nccl import Connect, NcclGroup, _environment, _id_while_meeting, _store_of_id
 from grpo_runtime.weight_sync.registry import find_backend
 from grpo_runtime.weight_sync.stream.memory import CudaDevice
 from grpo_runtime.weight_sync.watchdog import Watchdog
@@ -258,6 +258,22 @@ def test_a_trainer_that_cannot_say_that_it_leaves_aborts_its_group_nevertheless(
     store.is_gone = True
     group.close()
     assert aborted.wait(FAR_AWAY_SECONDS)
+
+
+def test_a_meeting_that_ends_before_its_id_was_seen_has_one() -> None:
+    class WithId(StandInNccl):
+        def unique_id(self) -> bytes:
+            return SOME_ID
+
+    met: Future[None] = Future()
+    met.set_result(None)
+    alone = WithId(GroupMember("key", 0, 1, FAR_AWAY_SECONDS, b""), device=StandInDevice())
+    assert _id_while_meeting(alone, met, ends_at=time.monotonic() + FAR_AWAY_SECONDS) == SOME_ID
+    failed: Future[None] = Future()
+    failed.set_exception(GroupBrokenError("refused"))
+    with pytest.raises(GroupBrokenError, match="refused"):
+        _id_while_meeting(alone, failed, ends_at=time.monotonic() + FAR_AWAY_SECONDS)
+    alone.abort()
 
 
 def test_bytes_go_from_host_and_device_memory_to_host_and_device_memory() -> None:
