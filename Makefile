@@ -128,8 +128,8 @@ compiler:
 	@command -v gcc nm > /dev/null || { apt-get update -qq && apt-get install -qq --yes --no-install-recommends gcc libc6-dev > /dev/null; }
 cluster-programs: uv debian-packages
 	@$(CLUSTER) build
-kueue: uv debian-packages
-	@$(CLUSTER) build --only kueue
+kueue versitygw: uv debian-packages
+	@$(CLUSTER) build --only $@
 built-images: uv debian-packages
 	@$(IMAGES) build
 $(BIN)/.ready: tests/environment.sh tests/requirements.txt crds/requirements-build.txt crds/pyproject.toml operator/pyproject.toml runtime/pyproject.toml runtime/name_vllm_cpu.py | uv
@@ -138,4 +138,4 @@ $(BIN)/.ready: tests/environment.sh tests/requirements.txt crds/requirements-bui
 .venv-cuda/.ready: tests/environment.sh runtime/requirements-cuda.txt crds/requirements-build.txt crds/pyproject.toml runtime/pyproject.toml | uv
 	@tests/environment.sh cuda && touch $@
 
-.PHONY: demo setup format generate check requirements test test-fast test-matrix test-nullgpu test-gpu gpu-wheels gpu-site bench bench-sync bench-trl bench-logprobs bench-checkpoint bench-lora bench-sparse bench-executors bench-learning bench-async bench-gpu gpu-day gpu-day-table bench-scale cluster-up cluster-status cluster-down images help uv debian-packages browser compiler cluster-programs kueue built-images
+.PHONY: demo setup format generate check requirements test test-fast test-matrix test-nullgpu test-gpu gpu-wheels gpu-site bench bench-sync bench-trl bench-logprobs bench-checkpoint bench-lora bench-sparse bench-executors bench-learning bench-async bench-gpu gpu-day gpu-day-table bench-scale cluster-up cluster-status cluster-down images help uv debian-packages browser compiler cluster-programs kueue versitygw built-images

@@ -70,7 +70,7 @@ FAST: Sequence[Sequence[Lane]] = (
         [
             Part(
                 "fast tests",
-                (*PYTEST, *SIDE_BY_SIDE, "4", "-m", f"{PURE} and not processes", "tests", "e2e"),
+                (*PYTEST, *SIDE_BY_SIDE, "4", "-m", f"{PURE} and not processes", "e2e", "tests"),
                 1200,
             )
         ]
@@ -90,7 +90,15 @@ PREPARATION: Sequence[Sequence[Lane]] = (
         ]
     ],
     [
-        [Part("cluster programs", ("make", "cluster-programs"), 1800, is_needed=True, needs_cluster=True)],
+        [
+            Part(
+                "programs of the cluster and of tests",
+                ("make", "cluster-programs", "versitygw"),
+                1800,
+                is_needed=True,
+                needs_cluster=True,
+            )
+        ],
         [Part("built images", ("make", "built-images"), 1800, is_needed=True, needs_cluster=True)],
     ],
 )
@@ -118,7 +126,7 @@ TEST: Sequence[Sequence[Lane]] = (
             Part("check", ("make", "check"), 1200),
             Part(
                 "pure and contract tests",
-                (*PYTEST, *SIDE_BY_SIDE, "2", "-m", PURE, "--ignore=tests/arch", "tests", "e2e"),
+                (*PYTEST, *SIDE_BY_SIDE, "2", "-m", PURE, "--ignore=tests/arch", "e2e", "tests"),
                 4500,
             ),
             Part("local runs on engines", (*PYTEST, "-m", "engine and not matrix", LOCAL), 2400),

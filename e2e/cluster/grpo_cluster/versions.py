@@ -71,7 +71,7 @@ MODULES = (
 KWOK = GoModule(name="kwok", version="v0.8.0", programs=("kwok",), installed_as=("kwok",))
 """Plays the kubelet of many fake nodes. Only `make bench-scale` builds it."""
 VERSITYGW = GoModule(name="versitygw", version="v1.8.0", programs=("versitygw",), installed_as=("versitygw",))
-"""An S3 server over a directory. It is built by the tests that upload to one."""
+"""An S3 server over a directory. `make versitygw` builds it, or else the first test that uploads to one."""
 GANG_SCHEDULER = GoModule(
     name="gang-scheduler",
     version="v0.34.1-devel",
