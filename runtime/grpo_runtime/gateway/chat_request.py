@@ -175,6 +175,8 @@ def _message(message: dict[str, Any], where: str) -> dict[str, Any]:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise BadFieldError(f"{where}.tool_calls[{place}].function.name", "it is missing")
+        if "arguments" not in function:
+            raise BadFieldError(f"{where}.tool_calls[{place}].function.arguments", "they are missing")
     kept = {name: value for name, value in message.items() if value is not None}
     if not calls:
         kept.pop("tool_calls", None)

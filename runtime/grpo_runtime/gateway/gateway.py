@@ -105,22 +105,25 @@ class Gateway:
             if (known := found.answers.get(identity)) is not None:
                 return known
             await _give_up([call for call, of in found.calls.items() if of == identity][-1:])
-        call = asyncio.create_task(self._sample(found, asked))
+        call = asyncio.create_task(self._answered(found, asked, identity=identity))
         found.calls[call] = identity
         try:
-            answer = await call
+            return await call
         finally:
             call.cancel()
             del found.calls[call]
-        found.answers[identity] = answer
-        while len(found.answers) > _REMEMBERED_ANSWERS:
-            found.answers.popitem(last=False)
-        return answer
 
     def _find(self, key: str) -> _Open:
         if (found := self._open.get(key)) is None:
             raise UnknownKeyError
         return found
+
+    async def _answered(self, found: _Open, asked: ChatRequest | TokenRequest, *, identity: str) -> Answer:
+        """The answer, which is kept also where its client leaves at this moment: it is in the record."""
+        answer = found.answers[identity] = await self._sample(found, asked)
+        while len(found.answers) > _REMEMBERED_ANSWERS:
+            found.answers.popitem(last=False)
+        return answer
 
     async def _sample(self, found: _Open, asked: ChatRequest | TokenRequest) -> Answer:
         turn = found.session.begin(asked)

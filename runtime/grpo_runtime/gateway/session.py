@@ -94,7 +94,7 @@ class Session:
     """Whether its tokens are trained. Otherwise its calls say how they are sampled, and chats that go on are
     written anew, as a plain server of chats does."""
     overridden: dict[str, int] = field(default_factory=dict)
-    """Parameter -> how many calls asked for another value than the job's."""
+    """Parameter -> how many calls that were answered asked for another value than the job's."""
     is_cut: bool = False
     """Whether it came to a limit, of its own or of the model's context."""
 
@@ -118,8 +118,6 @@ class Session:
         found = self._continued(asked) if isinstance(asked, ChatRequest) else None
         prompt_ids = self._prompt(asked, found) if isinstance(asked, ChatRequest) else asked.prompt_ids
         self._require_known(prompt_ids)
-        for name in asked.overridden:
-            self.overridden[name] = self.overridden.get(name, 0) + 1
         room = self._room(prompt_ids, asked.max_tokens)
         self._num_group_tokens = self._num_group_tokens or len(prompt_ids)
         # a call that is given up and sent again has the same seed
@@ -159,6 +157,8 @@ class Session:
                 finish_reason = "tool_calls"
         # last: what could not be read is asked again, and must not be trained twice
         self.record.take(rollout)
+        for name in turn.asked.overridden:
+            self.overridden[name] = self.overridden.get(name, 0) + 1
         return Answer(
             turn=turn,
             message=message,

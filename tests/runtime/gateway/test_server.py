@@ -13,6 +13,7 @@ from chats import (
     ADD,
     END,
     MAX_MODEL_LEN,
+    TERMS,
     ScriptedPolicy,
     chat_model,
     session,
@@ -23,8 +24,9 @@ from chats import (
 from grpo_runtime.gateway.chat_request import ChatRequest, Terms, read_chat_request
 from grpo_runtime.gateway.gateway import Gateway
 from grpo_runtime.gateway.server import application, read_beside
-from grpo_runtime.gateway.session import Limits, Session
+from grpo_runtime.gateway.session import Answer, Limits, Session, Turn
 from grpo_runtime.rollouts.function.turn_sampler import TurnSampler
+from grpo_runtime.rollouts.interface import Rollout
 
 HUNG_SECONDS = 30.0
 USER = {"role": "user", "content": "Guess."}
@@ -168,6 +170,10 @@ async def test_what_is_not_served_is_told_with_what_is(path: str):
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
             r"messages\[0\].content\[0\]: only parts of type text",
         ),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "add"}}]}]},
+            r"messages\[0\].tool_calls\[0\].function.arguments: they are missing",
+        ),
         ({"max_tokens": 0}, "max_tokens: it must be a number of tokens"),
         ({"stop": [""]}, "stop: it must be a text or a list of texts"),
         ({"tools": ["add"]}, "tools: it must be a list of objects"),
@@ -258,6 +264,30 @@ async def test_a_call_that_is_sent_again_takes_the_place_of_the_first_and_is_one
     assert policy.num_given_up == 1
     assert [request.seed for request in policy.requests] == [found.seed] * 2
     assert (found.record.num_calls, found.record.num_sampled) == (1, 2)
+
+
+async def test_a_client_that_leaves_at_the_moment_of_its_answer_gets_it_when_it_asks_again():
+    """What was sampled is in the record then, and would be trained twice."""
+    leave: list[Callable[[], object]] = []
+
+    class Moment(Session):
+        def take(self, turn: Turn, rollout: Rollout) -> Answer:
+            asyncio.get_running_loop().call_soon(leave.pop())
+            return super().take(turn, rollout)
+
+    served, found = Served(), Moment(chat_model(), seed=7)
+    asked = read_chat_request({"messages": [USER]}, terms=TERMS)
+
+    async def agent(key: str) -> Answer:
+        first = asyncio.create_task(served.gateway.answer(key, asked, identity="a"))
+        leave.append(first.cancel)
+        await asyncio.wait([first])
+        assert first.cancelled()
+        return await served.gateway.answer(key, asked, identity="a", is_sent_again=True)
+
+    async with asyncio.timeout(HUNG_SECONDS):
+        assert (await served.gateway.play(found, agent)).message["content"] == "5"
+    assert found.record.num_calls == len(served.policy.requests) == 1
 
 
 @pytest.mark.parametrize("num_calls", [1, 2])

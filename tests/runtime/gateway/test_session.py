@@ -242,9 +242,14 @@ def test_a_reply_that_cannot_be_read_is_not_trained_because_its_call_is_sent_aga
     assert (found.record.num_calls, found.record.rollouts()) == (0, [])
 
 
-def test_what_asks_for_other_parameters_is_counted():
+def test_a_call_that_asks_for_other_parameters_is_counted_once_it_is_answered():
     found = session()
-    for temperature in (1.0, 0.2):
+    for temperature, is_answered in ((1.0, True), (0.2, False), (0.2, True)):
         body = {"messages": [USER], "temperature": temperature, "tool_choice": "required", "tools": [ADD]}
-        found.begin(read_chat_request(body, terms=replace(TERMS, given={"temperature": 1.0})))
+        turn = found.begin(read_chat_request(body, terms=replace(TERMS, given={"temperature": 1.0})))
+        if is_answered:
+            assert turn.request is not None
+            found.take(turn, sampled(turn.request, f"5{END}"))
+        else:
+            found.give_up(turn)
     assert found.overridden == {"temperature": 1, "tool_choice": 2}

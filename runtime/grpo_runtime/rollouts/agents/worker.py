@@ -120,7 +120,10 @@ def _reward(found: object) -> float | None:
     if found is None:
         return None
     if not isinstance(found, int | float):
-        raise TypeError(f"the agent returned {type(found).__name__}: return a number, or None")
+        raise TypeError(
+            f"the agent returned {type(found).__name__}: return a number, or None, or a dict with such a "
+            "reward and a state"
+        )
     if not math.isfinite(found):
         raise ValueError(f"the agent returned {found}: return a finite number, or None")
     return float(found)
