@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_runtime.gateway.chat_template import Message
-from grpo_runtime.gateway.own_parameters import OWN, BadFieldError, OwnParameters, read_own_parameters
+from grpo_runtime.gateway.own_parameters import OWN, OwnParameters, read_own_parameters
+from grpo_runtime.gateway.refusals import BadFieldError
 
 REFUSED = {
     "structured_outputs": "a grammar would change the distribution that is trained",

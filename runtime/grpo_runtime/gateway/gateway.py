@@ -1,6 +1,7 @@
 """The gateway: sessions by their keys, and the calls that they make of the engines."""
 
 import asyncio
+import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -9,17 +10,17 @@ from dataclasses import dataclass, field
 from typing import Any, Never, TypeVar
 
 from grpo_runtime.gateway.chat_request import ChatRequest, TokenRequest
+from grpo_runtime.gateway.refusals import UnknownKeyError
 from grpo_runtime.gateway.session import Answer, ChatModel, Session
 from grpo_runtime.rollouts.function.turn_sampler import TurnSampler
+from grpo_runtime.rollouts.interface import RequestRefusedError
+
+logger = logging.getLogger(__name__)
 
 _REMEMBERED_ANSWERS = 4
 """The newest answers of a session are kept for a client that did not get them and asks again."""
 
 T = TypeVar("T")
-
-
-class UnknownKeyError(Exception):
-    """No open session has this key."""
 
 
 @dataclass(eq=False)
@@ -51,7 +52,8 @@ class Gateway:
         still asks at the end is not answered. None where it has not ended within `limits.seconds` of the
         session: the calls that are being sampled then are answered, and the agent is cancelled.
 
-        Raises what the engines raise for one of its calls, which ends the agent.
+        Raises what the engines raise for one of its calls, which ends the agent, unless they refuse that call
+        alone.
         """
         key = secrets.token_urlsafe(24)
         with self._sampler.joined() as number:
@@ -133,7 +135,9 @@ class Gateway:
             rollout = await self._sampler.sample(found.number, turn.request)
         except BaseException as error:
             found.session.give_up(turn)
-            if isinstance(error, Exception) and not found.failed.done():
+            if isinstance(error, RequestRefusedError):
+                logger.warning("a call of an agent is refused: %s", error.said)
+            elif isinstance(error, Exception) and not found.failed.done():
                 found.failed.set_exception(error)
             raise
         return found.session.take(turn, rollout)

@@ -5,19 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_runtime.engines.serve.http import BadRequestError
+from grpo_runtime.gateway.refusals import BadFieldError
 
 _LARGEST_SEED = 2**63 - 1
 _MOST_DIGITS = 18
 """Of a token id. Python reads no number of more than 4,300."""
-
-
-class BadFieldError(BadRequestError):
-    """A request that is not served. `field` names what is wrong in it."""
-
-    def __init__(self, field: str, why: str) -> None:
-        super().__init__(f"{field}: {why}")
-        self.field = field
 
 
 @dataclass(frozen=True)
@@ -60,8 +52,8 @@ class OwnParameters:
 
 
 def read_own_parameters(asked: Mapping[str, Any], *, vocab_size: int) -> OwnParameters:
-    """The parameters of a request. Raises BadFieldError for what an engine would refuse, because that would
-    end the attempt: an engine does not know whose fault a request is."""
+    """The parameters of a request. Raises BadFieldError for what an engine would refuse: it names the
+    field."""
     given = {name: asked[name] for name in OWN if asked.get(name) is not None}
     for name, limits in _RANGES.items():
         if name in given and not (_is_number(given[name]) and limits.has(given[name])):

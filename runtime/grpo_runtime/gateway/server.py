@@ -24,9 +24,10 @@ from grpo_runtime.gateway.chat_request import (
     read_chat_request,
     read_token_request,
 )
-from grpo_runtime.gateway.gateway import Gateway, UnknownKeyError
-from grpo_runtime.gateway.own_parameters import BadFieldError
-from grpo_runtime.gateway.session import Answer, LimitReachedError
+from grpo_runtime.gateway.gateway import Gateway
+from grpo_runtime.gateway.refusals import BadFieldError, LimitReachedError, UnknownKeyError
+from grpo_runtime.gateway.session import Answer
+from grpo_runtime.rollouts.interface import RequestRefusedError
 
 CHAT_PATH, MODELS_PATH, GENERATE_PATH = "/v1/chat/completions", "/v1/models", "/inference/v1/generate"
 _SERVED = f"this address serves {CHAT_PATH}, {MODELS_PATH} and {GENERATE_PATH}"
@@ -115,14 +116,14 @@ class _Routes:
                     is_sent_again=request.headers.get(_RETRIES_HEADER, "0") != "0",
                 ),
             )
-        except BadFieldError as error:
-            return _error(400, str(error), param=error.field)
         except BadRequestError as error:
-            return _error(400, str(error))
+            return _error(400, str(error), param=error.field if isinstance(error, BadFieldError) else "")
         except UnknownKeyError:
             return _error(401, "no open session has this key: it ends with its episode")
         except LimitReachedError as error:
             return _error(429, str(error))
+        except RequestRefusedError as error:
+            return _error(400, error.said)
         except KnownError as error:
             # of the engines: the agent is ended with it
             return _error(503, str(error))

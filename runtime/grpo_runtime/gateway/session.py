@@ -4,14 +4,12 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from grpo_api.contract.exit_codes import ExitCode
 from grpo_runtime.data.seeds import turn_seed
-from grpo_runtime.errors import KnownError
 from grpo_runtime.gateway.chat_request import ChatRequest, TokenRequest, same_tools
 from grpo_runtime.gateway.chat_template import ChatTemplate, Message, TemplateRefusesError
 from grpo_runtime.gateway.history import Exchange, continued, essence
-from grpo_runtime.gateway.own_parameters import BadFieldError
 from grpo_runtime.gateway.record import Record
+from grpo_runtime.gateway.refusals import BadFieldError, LimitReachedError
 from grpo_runtime.gateway.replies import ReplyReader
 from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.rollouts.interface import GenerateRequest, Rollout
@@ -31,12 +29,6 @@ class Limits:
     """Sequences that are trained."""
     seconds: float | None = None
     """From the beginning of the session to its end. What is being sampled then is still answered."""
-
-
-class LimitReachedError(KnownError):
-    """A call goes beyond a limit of its session, which gets no other one."""
-
-    exit_code = ExitCode.USER_ERROR
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +195,7 @@ class Session:
             raise BadFieldError("messages", f"the chat template refuses them ({error})") from error
 
     def _require_known(self, prompt_ids: Sequence[int]) -> None:
-        """Raises BadFieldError for what an engine would refuse, which would end the job."""
+        """Raises BadFieldError for what an engine would refuse."""
         model = self.model
         if not prompt_ids:
             raise BadFieldError("messages", "they and the chat template make no token: send some text")

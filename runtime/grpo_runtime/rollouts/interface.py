@@ -288,6 +288,15 @@ class EngineTimeoutError(EngineError):
     """The engine was reached and did not answer before the deadline."""
 
 
+class RequestRefusedError(UserError):
+    """An engine refuses a request as wrong, as each other one would. `said` is its answer. It ends the job,
+    unless the request was a call of an agent, which is told so."""
+
+    def __init__(self, message: str, *, said: str) -> None:
+        super().__init__(message)
+        self.said = said
+
+
 class FunctionFailedError(UserError):
-    """A user's function or agent was late, raised, or ended its process, or an agent sampled nothing. Another
-    try may succeed."""
+    """A user's function or agent was late, raised, ended its process, or sampled nothing. Another try may
+    succeed."""

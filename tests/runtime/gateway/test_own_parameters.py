@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from grpo_runtime.gateway.own_parameters import BadFieldError, read_own_parameters
+from grpo_runtime.gateway.own_parameters import read_own_parameters
+from grpo_runtime.gateway.refusals import BadFieldError
 
 SCHEMA = {"type": "object", "properties": {"score": {"type": "integer"}}, "required": ["score"]}
 

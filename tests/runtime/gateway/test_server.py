@@ -26,7 +26,7 @@ from grpo_runtime.gateway.gateway import Gateway
 from grpo_runtime.gateway.server import application, read_beside
 from grpo_runtime.gateway.session import Answer, Limits, Session, Turn
 from grpo_runtime.rollouts.function.turn_sampler import TurnSampler
-from grpo_runtime.rollouts.interface import Rollout
+from grpo_runtime.rollouts.interface import RequestRefusedError, Rollout
 
 HUNG_SECONDS = 30.0
 USER = {"role": "user", "content": "Guess."}
@@ -34,10 +34,12 @@ CALL = '<tool_call>\n{"name":"add","arguments":{"b":2,"a":1}}\n</tool_call>' + E
 
 
 class Served:
-    """A gateway over a policy that says `says`, and its clients."""
+    """A gateway over a policy that says `says`, or over another one, and its clients."""
 
-    def __init__(self, says: Callable[[str], str] = lambda _: f"5{END}") -> None:
-        self.policy = ScriptedPolicy(says)
+    def __init__(
+        self, says: Callable[[str], str] = lambda _: f"5{END}", *, policy: ScriptedPolicy | None = None
+    ) -> None:
+        self.policy = policy or ScriptedPolicy(says)
         model = chat_model()
         self.gateway = Gateway(model, TurnSampler(self.policy))  # type: ignore[arg-type]
         self.app = application(self.gateway, given={"temperature": 1.0})
@@ -208,6 +210,31 @@ async def test_a_session_past_its_limit_is_told_at_once_and_its_key_ends_with_it
             await client.chat.completions.create(model="policy", messages=[USER])
 
 
+class RefusingPolicy(ScriptedPolicy):
+    """Its engines refuse the first call."""
+
+    async def generate(self, requests: Any, *, stays_awake: bool) -> Any:
+        answers = await super().generate(requests, stays_awake=stays_awake)
+        if len(self.requests) == 1:
+            raise RequestRefusedError("an engine refuses it", said="engine-0: HTTP 400: no such regex")
+        return answers
+
+
+async def test_a_call_that_an_engine_refuses_fails_alone_with_what_the_engine_said(
+    caplog: pytest.LogCaptureFixture,
+):
+    async def agent(client: openai.AsyncOpenAI) -> str | None:
+        with pytest.raises(openai.BadRequestError, match="engine-0: HTTP 400: no such regex"):
+            await client.chat.completions.create(model="policy", messages=[USER])
+        answer = await client.chat.completions.create(model="policy", messages=[USER])
+        return answer.choices[0].message.content
+
+    found = session()
+    assert await Served(policy=RefusingPolicy(lambda _: f"5{END}")).play(found, agent) == "5"
+    assert found.record.num_calls == 1
+    assert "a call of an agent is refused: engine-0: HTTP 400: no such regex" in caplog.text
+
+
 class HeldPolicy(ScriptedPolicy):
     """One that answers only when it may, and counts what was given up."""
 
@@ -229,10 +256,8 @@ class HeldPolicy(ScriptedPolicy):
 
 
 def held() -> tuple[Served, HeldPolicy]:
-    served, policy = Served(), HeldPolicy()
-    served.gateway = Gateway(chat_model(), TurnSampler(policy))  # type: ignore[arg-type]
-    served.app = application(served.gateway, given={})
-    return served, policy
+    policy = HeldPolicy()
+    return Served(policy=policy), policy
 
 
 async def test_a_call_that_is_sent_again_takes_the_place_of_the_first_and_is_one_sample():

@@ -9,8 +9,8 @@ from chats import ADD, END, TERMS, asked, chat_model, chat_tokenizer, sampled, s
 
 from grpo_runtime.gateway.chat_request import read_chat_request
 from grpo_runtime.gateway.history import essence
-from grpo_runtime.gateway.own_parameters import BadFieldError
-from grpo_runtime.gateway.session import LimitReachedError, Limits, Session
+from grpo_runtime.gateway.refusals import BadFieldError, LimitReachedError
+from grpo_runtime.gateway.session import Limits, Session
 
 USER, LOW = {"role": "user", "content": "Guess."}, {"role": "user", "content": "low"}
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kill_cells import AGENTS
 from killed_runs import CHECKSUM, all_records, newest_checkpoint, tear
 from local_job import LocalEngines, local_engines, start_trainer
 from pod_builder import run_config
@@ -62,6 +63,7 @@ def killable_job(
     *,
     reward: str = "builtin",
     function: str = "char_accuracy",
+    **more: Any,
 ) -> RunConfig:
     """Completions long enough to be killed among them."""
     sections: dict[str, Any] = {
@@ -73,13 +75,13 @@ def killable_job(
             "optimizer": {"learningRate": 1e-3},
         },
         "rewards": [{"name": "copy", reward: function}],
-        "sampling": {"maxTokens": 40},
+        "sampling": {"maxTokens": 40, **more.pop("sampling", {})},
         "trainer": {"processesPerNode": num_ranks, "strategy": strategy},
         # four calls one after the other, so that there is a time between them
         "engine": {"maxModelLen": 64, "kvCacheMemory": "64Mi", "maxNumSeqs": 4},
         "checkpoint": {"everySteps": EVERY_STEPS, "claimName": "claim"},
     }
-    return run_config(mode=mode, **sections)
+    return run_config(mode=mode, **sections, **more)
 
 
 @dataclass(frozen=True)
@@ -200,6 +202,28 @@ def test_a_killed_run_goes_on_from_its_journal(
     by = {"reward": "function", "function": "scripted_rewards:held"} if cell.moment == "reward" else {}
     run = killable_job(cell.mode, cell.num_ranks, cell.strategy, **by)
     fleet = request.getfixturevalue("engines") if cell.mode == "Disaggregated" else None
+    kill_and_go_on(tmp_path, run, fleet, next_attempt, cell=cell)
+
+
+@pytest.mark.matrix
+def test_a_killed_run_of_agents_goes_on_from_its_journal(
+    tmp_path: Path, engines: LocalEngines, next_attempt: Callable[[], int]
+) -> None:
+    """Half of its episodes are two calls."""
+    cell = Cell("Disaggregated", 1, None, "generation")
+    run = killable_job(cell.mode, cell.num_ranks, cell.strategy, **AGENTS)
+    kill_and_go_on(tmp_path, run, engines, next_attempt, cell=cell)
+
+
+def kill_and_go_on(
+    tmp_path: Path,
+    run: RunConfig,
+    fleet: LocalEngines | None,
+    next_attempt: Callable[[], int],
+    *,
+    cell: Cell,
+) -> None:
+    """Kill a run at a moment, and assert that the next attempt does what is left and ends with the same."""
     for number in range(NUM_TRIES):
         folder, first = tmp_path / str(number), next_attempt()
         held = {"HELD_IN": str(KILLED_IN), "HELD_MARK": str(mark_of(folder)), "PYTHONPATH": HERE}

@@ -12,8 +12,14 @@ from typing import Any, Protocol
 
 from grpo_runtime.engines.fleet.engine_calls import BadAnswerError, Bundle
 from grpo_runtime.engines.fleet.engine_client import EngineRefusedError
-from grpo_runtime.errors import UserError
-from grpo_runtime.rollouts.interface import EngineError, Generation, OnFinished, Rollout, RolloutLostError
+from grpo_runtime.rollouts.interface import (
+    EngineError,
+    Generation,
+    OnFinished,
+    RequestRefusedError,
+    Rollout,
+    RolloutLostError,
+)
 
 MAX_ENGINES_PER_REQUEST = 5
 """A request that failed so often is itself the cause."""
@@ -158,8 +164,8 @@ class Dispatch:
         """All rollouts, in the order of the bundles. `on_finished` is called for the samples of a bundle when
         it is answered.
 
-        Raises UserError when an engine refuses a request as wrong, RolloutLostError after the stated wait
-        without an engine, and EngineError for a request that ends badly wherever it goes.
+        Raises RequestRefusedError when an engine refuses a request as wrong, RolloutLostError after the
+        stated wait without an engine, and EngineError for a request that ends badly wherever it goes.
         """
         if not bundles:
             return []
@@ -307,9 +313,8 @@ class Dispatch:
     def _send_again(self, piece: _Piece, key: str, error: BaseException) -> None:
         work, index = piece
         if isinstance(error, EngineRefusedError) and error.status == 400:
-            work.end(
-                UserError(f"an engine refuses a prompt, shorten it or raise engine.maxModelLen: {error}")
-            )
+            what = "an engine refuses a prompt, shorten it or raise engine.maxModelLen"
+            work.end(RequestRefusedError(f"{what}: {error}", said=str(error)))
             return
         if isinstance(error, Exception):
             self._source.mark_unhealthy(key, error)

@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeGuard, TypeVar
 
-from grpo_runtime.errors import UserError
 from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.process.line_worker import WorkerFailedError, WorkerProgram, shortened
 from grpo_runtime.process.user_code import FunctionFile
@@ -82,20 +81,20 @@ class RolloutFunction(SharedProcess):
         return process.conversation(timeout_seconds=self._options.timeout_seconds)
 
     def encode(self, what: str | list[int]) -> list[int]:
-        """The tokens of what was added. Raises UserError for ids that the tokenizer does not have, and for
-        text that is not Unicode."""
+        """The tokens of what was added. Raises FunctionFailedError for ids that the tokenizer does not have,
+        and for text that is not Unicode."""
         if isinstance(what, str):
             try:
                 what.encode()
             except UnicodeEncodeError as error:
-                raise UserError(
+                raise FunctionFailedError(
                     f"{FIELD}: the function added text that is not Unicode ({error}): decode what a tool "
                     "returns with errors='replace'"
                 ) from error
             what = list(self._decoder.tokenizer(what, add_special_tokens=False)["input_ids"])
         for token in what:
             if not 0 <= token < self._num_token_ids:
-                raise UserError(
+                raise FunctionFailedError(
                     f"{FIELD}: the function added token {token}, but tokenizer and model have "
                     f"{self._num_token_ids}: add ids of this tokenizer, or text"
                 )
@@ -185,8 +184,8 @@ def _given(sample: Sample) -> dict[str, Any]:
 
 def _finished(transcript: Transcript, sample: Sample) -> Rollout:
     if transcript.num_turns == 0:
-        raise UserError(
-            f"{FIELD}: the function has sampled no turn for {sample.row} before it ended or "
+        raise FunctionFailedError(
+            f"{FIELD}: the function has sampled no turn {_where(sample)} before it ended or "
             "sampling.maxTokens was reached: call conversation.sample first"
         )
     return transcript.rollout()

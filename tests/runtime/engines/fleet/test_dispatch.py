@@ -16,6 +16,7 @@ from grpo_runtime.rollouts.interface import (
     EngineError,
     EngineGoneError,
     GenerateRequest,
+    RequestRefusedError,
     Rollout,
     RolloutLostError,
     VersionSpan,
@@ -174,8 +175,10 @@ async def test_without_any_engine_the_wait_has_an_end() -> None:
 
 async def test_a_prompt_that_no_engine_takes_is_the_users_error() -> None:
     worker = FakeWorker("a", fail_with(EngineRefusedError("prompt is too long", status=400)))
-    with pytest.raises(UserError, match=r"raise engine.maxModelLen: prompt is too long"):
+    with pytest.raises(RequestRefusedError, match=r"raise engine.maxModelLen: prompt is too long") as refused:
         await run(fleet_of(worker, FakeWorker("b")))
+    assert isinstance(refused.value, UserError)
+    assert refused.value.said == "prompt is too long"
     assert worker.in_flight == 0
 
 
