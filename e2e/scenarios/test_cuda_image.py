@@ -24,7 +24,8 @@ STEPS = 3
 START_SECONDS = 300
 GPU = "nvidia.com/gpu"
 FREE_GB = 46
-"""Of the disk: while it is loaded the image is in three places, beside what it is built from (43.5 measured)."""
+"""Of the disk: while it is loaded the image is in three places, beside what it is built from. 43.5 were
+measured."""
 MOST_GB = 12
 TOLERANCE = 0.1
 """Nats a token: engine and trainer compute in bfloat16."""

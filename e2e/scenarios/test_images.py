@@ -1,13 +1,17 @@
-"""An image's name is derived from its content, a code layer holds our code only, and what is published
-is built on one base."""
+"""An image's name is derived from its content, a code layer holds our code only, what is published is built
+on one base, and what is removed leaves the disk."""
 
+import io
 import tarfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from grpo_cluster.settings import ClusterError
+from grpo_cluster.images import image_digest, load_layer, names_of_digest, remove_image, running_nodes
+from grpo_cluster.node import PAUSE_IMAGE
+from grpo_cluster.settings import ClusterError, ClusterSettings
+from grpo_cluster.waiting import wait_until
 from grpo_images import sources
 from grpo_images.code_layer import code_layer
 from grpo_images.registry import FIND_DIGEST, publish
@@ -78,3 +82,23 @@ def test_nothing_is_published_on_a_base_without_a_digest(image: Image, base: str
     with pytest.raises(ClusterError, match=r"--base \(BASE= of make\)") as refused:
         publish(image, registry="registry.example.com/my-team", base=base)
     assert FIND_DIGEST in str(refused.value)
+
+
+@pytest.mark.cluster
+@pytest.mark.usefixtures("target")
+def test_a_removed_image_leaves_no_name_that_would_keep_its_layers(tmp_path: Path) -> None:
+    name, layer = "localhost/to-remove:1", tmp_path / "layer.tar"
+    with tarfile.open(layer, "w") as archive:
+        archive.addfile(tarfile.TarInfo("file"), io.BytesIO())
+    load_layer(layer, base=PAUSE_IMAGE, name=name)
+    node = next(running_nodes(ClusterSettings.for_instance()))
+    digest = image_digest(node, name)
+    assert digest is not None
+
+    def has_two() -> bool:
+        return len(names_of_digest(node, digest)) == 2
+
+    wait_until(has_two, timeout_seconds=30, what="the name that the kubelet's runtime gives it")
+    remove_image(node, name)
+    assert names_of_digest(node, digest) == []
+    assert image_digest(node, PAUSE_IMAGE) is not None

@@ -107,29 +107,45 @@ def ensure_pause_image(node: NodeSettings) -> None:
 
 def image_names(node: NodeSettings) -> list[str]:
     """The names of the images on a running node, without names that are only digests."""
-    answer = subprocess.run(
-        ctr(node, "images", "list", "--quiet"), capture_output=True, text=True, check=False
-    )
-    _check(answer, f"{node.name} does not answer")
-    return [name for name in answer.stdout.split() if not name.startswith("sha256:") and "@" not in name]
+    return [name for name in _digests(node) if not _is_digest(name)]
 
 
 def remove_image(node: NodeSettings, name: str) -> None:
-    """Remove an image; its layers are deleted once no other image uses them."""
+    """Remove an image; its layers are deleted once no other image uses them. Raises ClusterError when there
+    is none."""
+    digest = image_digest(node, name)
+    if digest is None:
+        raise ClusterError(f"{node.name} has no image {name}")
+    names = names_of_digest(node, digest)
+    if any(other != name and not _is_digest(other) for other in names):
+        names = [name]
+    # the kubelet's runtime has given it a name that is only a digest, which would keep the layers
     answer = subprocess.run(
-        ctr(node, "images", "remove", "--sync", name), capture_output=True, text=True, check=False
+        ctr(node, "images", "remove", "--sync", *names), capture_output=True, text=True, check=False
     )
     _check(answer, f"{node.name} did not remove {name}")
 
 
 def image_digest(node: NodeSettings, name: str) -> str | None:
     """The digest behind a name, sha256:...; None when the node has no such image."""
-    answer = subprocess.run(
-        ctr(node, "images", "list", f"name=={name}"), capture_output=True, text=True, check=False
-    )
+    return _digests(node).get(name)
+
+
+def names_of_digest(node: NodeSettings, digest: str) -> list[str]:
+    """All names of an image, also those that are only digests."""
+    return [name for name, found in _digests(node).items() if found == digest]
+
+
+def _digests(node: NodeSettings) -> dict[str, str]:
+    """The digest behind each name."""
+    answer = subprocess.run(ctr(node, "images", "list"), capture_output=True, text=True, check=False)
     _check(answer, f"{node.name} does not answer")
     rows = [line.split() for line in answer.stdout.splitlines()[1:]]
-    return next((row[2] for row in rows if row[0] == name), None)
+    return {row[0]: row[2] for row in rows}
+
+
+def _is_digest(name: str) -> bool:
+    return name.startswith("sha256:") or "@" in name
 
 
 def read_image(node: NodeSettings, name: str) -> StoredImage:
