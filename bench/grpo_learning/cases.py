@@ -134,7 +134,7 @@ def _asynchronous(beside: Case, max_staleness: int, *, is_gated: bool, is_correc
 
 _BY_TOKENS = Case(
     name="calculator: rolloutFunction",
-    gate=Gate(each_at_least=0.9),
+    gate=Gate(mean_at_least=0.9, each_at_least=0.88),
     is_chat=True,
     steps=40,
     # its calls and what they are answered
