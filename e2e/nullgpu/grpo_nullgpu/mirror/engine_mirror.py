@@ -21,7 +21,7 @@ import torch
 from cpu_mirror import on_cpu
 from grpo_nullgpu.digest import digest_of
 
-_STATES = ("reserved", "active", "inactive_split")
+_DEFAULT_POOL = (0, 0)
 
 
 def install_in_runner() -> None:
@@ -206,9 +206,11 @@ def _used_bytes() -> int:
 
 
 def _kept_bytes() -> int:
-    """What this process uses nothing of, and could give back: whole segments."""
-    now = {name: torch.cuda.memory_stats()[f"{name}_bytes.all.current"] for name in _STATES}
-    return now["reserved"] - now["active"] - now["inactive_split"]
+    """What this process uses nothing of, and could give back: whole segments. Captured graphs keep the pool
+    that they were captured in."""
+    segments = torch.cuda.memory_snapshot()
+    unused = [each for each in segments if each["active_size"] == 0]
+    return sum(each["total_size"] for each in unused if tuple(each["segment_pool_id"]) == _DEFAULT_POOL)
 
 
 def _tell(**said: object) -> None:
