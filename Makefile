@@ -53,7 +53,7 @@ test-fast: uv ## Only the tests that need no engine, no cluster and no processes
 	@$(PYTHON) tests/run_all.py --fast
 test-matrix: uv ## Run every case of what `make test` has a selection of, and print how long each part took
 	@$(PYTHON) tests/run_all.py --matrix
-test-nullgpu: setup .venv-cuda/.ready compiler ## CUDA builds of torch and vLLM on GPUs that compute nothing: all of e2e/nullgpu, part of test-matrix (40 min)
+test-nullgpu: setup .venv-cuda/.ready compiler ## CUDA builds of torch and vLLM on GPUs that compute nothing: all of e2e/nullgpu, part of test-matrix (an hour)
 	@$(BIN)/python -m pytest -q -o faulthandler_timeout=3600 e2e/nullgpu
 test-gpu: $(if $(HAS_PYTHON),gpu-site,setup) ## Tests of what needs an NVIDIA GPU (PYTHON= one with torch, transformers, pytest)
 	@PYTHONPATH=$(GPU_PATH) $(GPU_PYTHON) -m pytest -q -m gpu \
