@@ -202,7 +202,7 @@ def metric_names() -> set[str]:
         *divided(),
         *scored(),
         *completion_metrics([rollout()]),
-        *agent_metrics([replace(rollout(), calls=AgentCalls(1, {"NAME": 1}))]),
+        *agent_metrics([replace(rollout(), calls=AgentCalls(1, {"NAME": 1}, {"NAME": 1}))]),
         *sync_metrics(SYNC),
         *asynchronous(),
         *(

@@ -108,6 +108,11 @@ METRICS = {
         "calls of the step that asked for another value of this field than the job's; those that are 0 are "
         "left out"
     ),
+    "agents/failures/NAME": (
+        "failures in the episodes of the step: of the `policy` (a call that nobody can read), of a `tool`, "
+        "of the `environment` (the agent raised, was late or lost its process, and the episode was begun "
+        "again), and of a `limit`, at which an episode was cut; those that are 0 are left out"
+    ),
     "dynamic_sampling/rounds": "with `algorithm.dynamicSampling`: how often the step sampled",
     "dynamic_sampling/generated_groups": "groups that it sampled",
     "dynamic_sampling/filtered_groups": (
@@ -277,11 +282,13 @@ def agent_metrics(rollouts: "Sequence[Rollout]") -> dict[str, float]:
     if not calls:
         return {}
     overridden = sum((Counter(of.overridden) for of in calls), Counter[str]())
+    failures = sum((Counter(of.failures) for of in calls), Counter[str]())
     sequences = [len(rollout.sequences) for rollout in rollouts if rollout.calls is not None]
     return {
         "agents/mean_calls": sum(of.num for of in calls) / len(calls),
         "agents/mean_sequences": sum(sequences) / len(sequences),
         **{f"agents/overridden/{name}": float(num) for name, num in sorted(overridden.items())},
+        **{f"agents/failures/{kind}": float(num) for kind, num in sorted(failures.items())},
     }
 
 

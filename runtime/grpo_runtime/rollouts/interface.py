@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any, Protocol
 
 from grpo_api.contract.exit_codes import ExitCode
@@ -39,13 +40,28 @@ class VersionSpan:
     end: int
 
 
+class EpisodeFailure(StrEnum):
+    """Whose failure it is that something failed in an episode."""
+
+    POLICY = "policy"
+    """An action or a call that nobody can read, or that does not exist. The policy is told, or the episode
+    ends with what it has earned."""
+    TOOL = "tool"
+    """A tool that raised, or was late. The policy is told."""
+    ENVIRONMENT = "environment"
+    """The agent raised, sampled nothing or was late, or its process ended: the episode is begun again."""
+    LIMIT = "limit"
+    """The episode came to one of its limits, and was cut there."""
+
+
 @dataclass(frozen=True)
 class AgentCalls:
     """What an agent has asked for in an episode: how many calls, and by field how many of them asked for
-    another value than the job's."""
+    another value than the job's. `failures` are how often something failed, by EpisodeFailure."""
 
     num: int
     overridden: Mapping[str, int]
+    failures: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,12 @@ def episode_frame(rollout: Rollout) -> Frame:
     if rollout.trajectory is not None:
         header["trajectory"] = rollout.trajectory
     if rollout.calls is not None:
-        header["calls"] = {"num": rollout.calls.num, "overridden": dict(rollout.calls.overridden)}
+        calls = rollout.calls
+        header["calls"] = {
+            "num": calls.num,
+            "overridden": dict(calls.overridden),
+            "failures": dict(calls.failures),
+        }
     for place, branch in enumerate(branches):
         written = completion_frame(branch)
         headers.append(written.header)

@@ -53,12 +53,18 @@ def test_an_episode_is_one_completion_with_the_tokens_of_all_its_sequences() -> 
 
 def test_what_agents_ask_for_is_counted_by_the_episode_and_by_field() -> None:
     episodes = [
-        replace(rollout(2), branches=(rollout(1),), calls=AgentCalls(3, {"temperature": 2, "seed": 1})),
-        replace(rollout(2), calls=AgentCalls(2, {"temperature": 2})),
+        replace(
+            rollout(2),
+            branches=(rollout(1),),
+            calls=AgentCalls(3, {"temperature": 2, "seed": 1}, {"policy": 2, "limit": 1}),
+        ),
+        replace(rollout(2), calls=AgentCalls(2, {"temperature": 2}, {"policy": 1})),
     ]
     assert agent_metrics(episodes) == {
         "agents/mean_calls": 2.5,
         "agents/mean_sequences": 1.5,
+        "agents/failures/limit": 1.0,
+        "agents/failures/policy": 3.0,
         "agents/overridden/seed": 1.0,
         "agents/overridden/temperature": 4.0,
     }

@@ -115,7 +115,7 @@ def test_an_episode_keeps_the_prompt_that_its_agent_gave_it_what_it_asked_for_an
 ) -> None:
     chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     trajectory = None if returned is None else {"chats": [chat], "state": {"board": [1]}}
-    calls = AgentCalls(3, {"temperature": 2})
+    calls = AgentCalls(3, {"temperature": 2}, {"tool": 1})
     rollout = replace(ROLLOUT, prompt_ids=(8, 8), returned=returned, trajectory=trajectory, calls=calls)
     (frame,), _ = decode_frames(encode_frame(Generated.of_group(group(rollout), 0, sampling=9).frame()))
     found = decode_record(frame)

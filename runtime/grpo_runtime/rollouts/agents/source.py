@@ -21,9 +21,18 @@ from grpo_runtime.rollouts.function.function_process import FunctionProcess, Sai
 from grpo_runtime.rollouts.function.shared_process import HANG_SECONDS, SharedProcess, blocked_message
 from grpo_runtime.rollouts.function.tries import ALL, PAUSES_SECONDS, Part, Sample, Tries
 from grpo_runtime.rollouts.function.worker import worker_config
-from grpo_runtime.rollouts.interface import AgentCalls, Engines, FunctionFailedError, Rollout
+from grpo_runtime.rollouts.interface import (
+    AgentCalls,
+    Engines,
+    EpisodeFailure,
+    FunctionFailedError,
+    Rollout,
+)
 
 logger = logging.getLogger(__name__)
+
+_MOST_FAILURES = 10**6
+"""Of a kind in an episode. Its process may write any number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +108,18 @@ def returned_by(said: Said) -> float | None:
     return reward
 
 
+def failures_in(said: Said) -> dict[str, int]:
+    """How often something failed in an episode that has ended, by EpisodeFailure, as its process counts it.
+    Raises WorkerFailedError as `returned_by`."""
+    found = said.get("failures", {})
+    kinds = [kind.value for kind in EpisodeFailure]
+    if isinstance(found, dict) and all(
+        kind in kinds and type(num) is int and 0 <= num <= _MOST_FAILURES for kind, num in found.items()
+    ):
+        return {kind: num for kind, num in found.items() if num}
+    raise WorkerFailedError(f"its process wrote {shortened(said)}")
+
+
 class _Episodes:
     """Episodes, each with a session."""
 
@@ -131,7 +152,7 @@ class _Episodes:
             said = await self._gateway.play(session, play)
             if said is None:
                 said = await self._late(session, sample, process)
-            returned = returned_by(said)
+            returned, failures = returned_by(said), failures_in(said)
         except WorkerFailedError as error:
             raise self._failure(f"{error}", sample) from error
         if "error" in said and not (session.is_cut or untrained.is_cut):
@@ -139,8 +160,11 @@ class _Episodes:
             raise self._failure(f"it raised {said['error']}", sample)
         is_cut = session.is_cut or "error" in said
         trajectory = self._trajectory(session, said, sample)
-        rollout = self._rollout(session, sample, is_cut=is_cut, returned=returned)
-        finish(replace(rollout, trajectory=trajectory))
+        if is_cut:
+            failures[EpisodeFailure.LIMIT] = failures.get(EpisodeFailure.LIMIT, 0) + 1
+        rollout = self._rollout(session, sample, is_cut=is_cut)
+        calls = AgentCalls(session.record.num_calls, session.overridden, failures)
+        finish(replace(rollout, returned=returned, trajectory=trajectory, calls=calls))
 
     def _trajectory(self, session: Session, said: Said, sample: Sample) -> dict[str, Any]:
         trajectory = {"chats": session.chats, "state": said.get("state")}
@@ -160,7 +184,7 @@ class _Episodes:
             raise self._failure(f"it got no answer within limits.seconds ({seconds:g})", sample)
         return {"is_done": True}
 
-    def _rollout(self, session: Session, sample: Sample, *, is_cut: bool, returned: float | None) -> Rollout:
+    def _rollout(self, session: Session, sample: Sample, *, is_cut: bool) -> Rollout:
         sequences = session.record.rollouts()
         if not sequences:
             what, fix = "it ended without a call", "call client.chat.completions.create first"
@@ -169,12 +193,7 @@ class _Episodes:
             raise self._failure(f"{what}: {fix}", sample)
         if is_cut:
             sequences = [replace(sequence, is_terminated=False) for sequence in sequences]
-        return replace(
-            sequences[0],
-            branches=tuple(sequences[1:]),
-            returned=returned,
-            calls=AgentCalls(session.record.num_calls, session.overridden),
-        )
+        return replace(sequences[0], branches=tuple(sequences[1:]))
 
     def _failure(self, what: str, sample: Sample) -> FunctionFailedError:
         where = f"for {sample.row} in step {sample.group.step + 1}"

@@ -5,7 +5,8 @@ It is started as `python -m grpo_runtime.rollouts.agents.worker CONFIG PARENT HI
 
     {"id": 7, "begin": {...}}                     `url` and keys of the sessions, and the fields of `Task`
     {"id": 7, "reward": 1.0, "state": {}, "is_done": true}    the agent has returned: a reward and a state of
-    its environment, or nulls
+    its environment, or nulls. A kind that tells failures apart adds how many of them there were, by
+    `EpisodeFailure`: "failures": {"policy": 2, "tool": 1}
 """
 
 import asyncio

@@ -19,7 +19,7 @@ from grpo_runtime.gateway.serving import served
 from grpo_runtime.gateway.session import Limits
 from grpo_runtime.process.confinement import landlock_version
 from grpo_runtime.process.line_worker import WorkerFailedError
-from grpo_runtime.rollouts.agents.source import Agent, AgentOptions, returned_by
+from grpo_runtime.rollouts.agents.source import Agent, AgentOptions, failures_in, returned_by
 from grpo_runtime.rollouts.function.shared_process import HANG_SECONDS
 from grpo_runtime.rollouts.function.turn_sampler import TurnSampler
 from grpo_runtime.rollouts.group import Group
@@ -244,6 +244,20 @@ def test_what_no_agent_ends_with_fails_its_episode_with_the_line(end: dict[str, 
         returned_by({"id": 3, **end})
 
 
+@pytest.mark.parametrize(
+    "failures",
+    [{"policy": 1.0}, {"policy": -1}, {"policy": True}, {"policy": 10**9}, {"user": 1}, ["policy"], 3],
+)
+def test_counts_of_failures_that_nobody_can_have_fail_the_episode_with_the_line(failures: Any):
+    with pytest.raises(WorkerFailedError, match=r"its process wrote \{'failures'"):
+        failures_in({"failures": failures, "id": 3, "is_done": True})
+
+
+def test_failures_are_those_that_there_were():
+    assert failures_in({"is_done": True, "failures": {"policy": 2, "tool": 0}}) == {"policy": 2}
+    assert failures_in({"is_done": True}) == {}
+
+
 async def test_what_a_process_reports_of_tokens_is_not_trained(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
@@ -297,6 +311,7 @@ async def test_an_agent_that_goes_on_past_its_limit_has_what_it_sampled_until_th
     for episode in await play("goes_on_for_ever", policy, limits=Limits(turns=3)):
         assert [sequence.is_terminated for sequence in episode.sequences] == [False] * 3
         assert (episode.num_sampled, episode.returned) == (6, None)
+        assert episode.calls == AgentCalls(3, {}, {"limit": 1})
     assert len(policy.requests) == 6
 
 
