@@ -257,7 +257,7 @@ def volumes_of(run: RunConfig) -> tuple[Volume, ...]:
     sources = [parse_source(url) for url in urls]
     found = {source.volume for source in sources if source.volume}
     codes = [reward.config_map for reward in run.rewards]
-    codes += [environment.config_map for environment in run.environments or ()]
+    codes += [environment.code for environment in run.environments or ()]
     if run.sampling.rollout_function is not None:
         codes.append(run.sampling.rollout_function.config_map)
     found |= {Volume(VolumeKind.CONFIG_MAP, code.name) for code in codes if code}

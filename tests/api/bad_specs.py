@@ -82,6 +82,9 @@ _REWARDS = {
         "threads": 4,
     },
 }
+_TOOLS_CODE = {"name": "code", "key": "a.py", "function": "b"}
+_SEARCH = {"name": "search", "url": "http://search"}
+_TOOLS = {"function": "a:b", "mcpServers": [{"name": "shell", "command": ["python"], "perSession": True}]}
 _OTHERWISE: dict[tuple[Step, ...], KubeObject] = {
     # a reward has one source only
     **{
@@ -150,13 +153,13 @@ _OTHERWISE: dict[tuple[Step, ...], KubeObject] = {
             ("engine", "required", "preferred"),
         )
     },
-    # completions have one maker, which is in one place, and only then a row may name it
+    # completions have one maker of one kind, which is in one place, and only then a row may name it
     **{
         ("spec", *more): merged(
             GOOD[-1].job,
             {
                 "spec": {
-                    "sampling": {"rolloutFunction": None},
+                    "sampling": {"rolloutFunction": None, "toolCallParser": "hermes"},
                     "environments": [{"name": "game", "limits": {"seconds": 60}, **place}],
                     "dataset": {"environment": "plays"},
                 }
@@ -168,6 +171,10 @@ _OTHERWISE: dict[tuple[Step, ...], KubeObject] = {
                 ("environments", 0, "configMap"),
                 {"configMap": {"name": "code", "key": "a.py", "function": "b"}},
             ),
+            (("environments", 0, "command"), {"command": ["python"]}),
+            (("environments", 0, "tools"), {"tools": _TOOLS}),
+            (("environments", 0, "tools", "configMap"), {"tools": {"configMap": _TOOLS_CODE}}),
+            (("environments", 0, "tools", "mcpServers", 0, "url"), {"tools": {"mcpServers": [_SEARCH]}}),
             (("dataset", "environment"), {"function": "a:b"}),
         )
     },

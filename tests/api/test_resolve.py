@@ -314,6 +314,13 @@ def test_pods_mount_the_code_of_an_agent() -> None:
     assert (environment.weight, environment.limits.seconds) == (1.0, 300)
 
 
+def test_pods_mount_the_code_of_tools() -> None:
+    code = {"name": "code", "key": "tools.py", "function": "Tools"}
+    tools = [{"name": "tools", "tools": {"configMap": code}}]
+    run = resolve(job(environments=tools, sampling={"toolCallParser": "hermes"}))
+    assert Volume(VolumeKind.CONFIG_MAP, "code") in volumes_of(run)
+
+
 def test_an_agent_without_dataset_and_rewards_gets_numbers_and_its_own_rewards() -> None:
     found = job(environments=[{"name": "game", "function": "a:b"}], dataset=None, rewards=None)
     run = resolve(found)

@@ -64,8 +64,7 @@ def sampling_checksum(sampling: SamplingSpec, *, environments: Sequence[Environm
         parameters["rollout_function"] = identity.model_dump(mode="json")
     if environments:
         parameters["environments"] = [
-            each.model_dump(mode="json", include={"name", "function", "config_map", "weight"})
-            for each in environments
+            each.model_dump(mode="json", exclude={"workers", "limits"}) for each in environments
         ]
     return zlib.crc32(json.dumps(parameters, sort_keys=True).encode())
 

@@ -73,7 +73,13 @@ def test_where_agents_are_and_how_they_share_is_part_of_the_checksum_and_their_l
         return sampling_checksum(SamplingSpec(), environments=[EnvironmentSpec.model_validate(given)])
 
     code = {"name": "game", "key": "game.py", "function": "play"}
-    others = [{"function": "play:other"}, {"function": None, "configMap": code}, {"weight": 2}, {"name": "b"}]
+    others = [
+        {"function": "play:other"},
+        {"weight": 2},
+        {"name": "b"},
+        *({"function": None, **kind} for kind in ({"configMap": code}, {"tools": {"configMap": code}})),
+        *({"function": None, "command": (program,)} for program in ("one", "other")),
+    ]
     found = [checksum(), *(checksum(**other) for other in others), sampling_checksum(SamplingSpec())]
     assert len(set(found)) == len(found)
     assert checksum() == checksum(limits={"seconds": 60}, workers=2)

@@ -12,7 +12,12 @@ from grpo_api.v1alpha1.spec.checkpoint import CheckpointSpec, ResumeFromSpec, Re
 from grpo_api.v1alpha1.spec.colocated import ColocatedExecutor, ColocatedSpec
 from grpo_api.v1alpha1.spec.dataset import DatasetSpec, EvalSpec
 from grpo_api.v1alpha1.spec.engine import EngineProcess, EngineSpec
-from grpo_api.v1alpha1.spec.environments import EnvironmentSpec, EpisodeLimitsSpec
+from grpo_api.v1alpha1.spec.environments import (
+    EnvironmentSpec,
+    EpisodeLimitsSpec,
+    McpServerSpec,
+    ToolsSpec,
+)
 from grpo_api.v1alpha1.spec.export import ExportSpec
 from grpo_api.v1alpha1.spec.failure_policy import (
     FailedRole,
@@ -96,6 +101,7 @@ __all__ = [
     "KLSpec",
     "LoraSpec",
     "LossType",
+    "McpServerSpec",
     "Mode",
     "ModelSpec",
     "OptimizerSpec",
@@ -117,6 +123,7 @@ __all__ = [
     "Schedule",
     "SchedulingSpec",
     "StalePolicy",
+    "ToolsSpec",
     "TopologySpec",
     "TrackerName",
     "TrackerSpec",

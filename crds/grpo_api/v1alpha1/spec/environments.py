@@ -1,11 +1,12 @@
-"""`environments`: the agents that make completions, with the rules about them and the rest of the spec."""
+"""`environments`: what makes completions by calls of an API for chats, with the rules about it and the rest
+of the spec."""
 
 from typing import Annotated
 
 from pydantic import Field
 
 from grpo_api.model import NOT_STORED, ApiModel
-from grpo_api.rule import rule
+from grpo_api.rule import Follows, KeyedBy, TextRule, rule
 from grpo_api.v1alpha1.spec.dataset import DatasetSpec
 from grpo_api.v1alpha1.spec.fields import CodeRef, FunctionPath
 from grpo_api.v1alpha1.spec.rewards import MOST_WORKERS, BuiltinReward, Name, RewardSpec
@@ -32,35 +33,145 @@ class EpisodeLimitsSpec(ApiModel):
     than stallTimeoutSeconds. Defaults to 300."""
 
 
+Command = Annotated[
+    tuple[Annotated[str, Field(min_length=1, max_length=1024)], ...], Field(min_length=1, max_length=64)
+]
+"""A program and its arguments."""
+
+
 @rule(
-    cel="has(self.function) != has(self.configMap)",
-    sentence="an environment needs exactly one of function and configMap: set one and remove the other",
+    cel="has(self.url) != has(self.command)",
+    sentence="an MCP server needs exactly one of url and command: set one and remove the other",
 )
-def environment_has_one_place(function: str | None, config_map: CodeRef | None) -> bool:
-    """The agent is in the image or in a ConfigMap."""
-    return (function is None) != (config_map is None)
+def server_has_one_place(url: str | None, command: tuple[str, ...] | None) -> bool:
+    """A server runs elsewhere, or is started."""
+    return (url is None) != (command is None)
+
+
+@rule(
+    cel="has(self.command) || !has(self.perSession) || !self.perSession",
+    sentence="perSession is for an MCP server that is started by command: remove perSession, or set command "
+    "in place of url",
+    field=".perSession",
+)
+def only_what_is_started_is_per_session(command: tuple[str, ...] | None, per_session: bool) -> bool:
+    """A server that runs elsewhere is one for all episodes."""
+    return command is not None or not per_session
+
+
+class McpServerSpec(ApiModel):
+    """An MCP server. Set one of `url` and `command`."""
+
+    rules = (server_has_one_place, only_what_is_started_is_per_session)
+
+    name: Name
+    """Name of the server in messages."""
+    url: (
+        Annotated[
+            str,
+            Field(max_length=1024),
+            Follows(
+                TextRule(
+                    r"^https?://[^/?#@\s]+(/[^?#@\s]*)?$",
+                    "must be an address without user, password, query or fragment: write http://HOST/PATH or "
+                    "https://HOST/PATH",
+                )
+            ),
+        ]
+        | None
+    ) = None
+    """Address of streamable HTTP, such as `http://search.tools.svc/mcp`."""
+    command: Command | None = None
+    """A program that speaks over standard input and output, with its arguments. Each worker starts one ahead,
+    for all of its episodes."""
+    per_session: Annotated[bool, NOT_STORED] = False
+    """Start one for each episode, and end it with that. Defaults to false."""
+
+
+@rule(
+    cel="has(self.function) || has(self.configMap) || has(self.mcpServers)",
+    sentence="tools needs a function, a configMap or mcpServers: set one of them",
+)
+def tools_come_from_somewhere(
+    function: str | None, config_map: CodeRef | None, mcp_servers: tuple[McpServerSpec, ...] | None
+) -> bool:
+    """There is something that has tools."""
+    return (function, config_map, mcp_servers) != (None, None, None)
+
+
+@rule(
+    cel="!has(self.function) || !has(self.configMap)",
+    sentence="tools has a function and a configMap, which are two places for the same: remove one",
+)
+def tools_have_one_place(function: str | None, config_map: CodeRef | None) -> bool:
+    """The code of tools is in the image or in a ConfigMap."""
+    return function is None or config_map is None
+
+
+class ToolsSpec(ApiModel):
+    """What the policy may call. Set at most one of `function` and `configMap`; beside `mcpServers` both may
+    be left out."""
+
+    rules = (tools_come_from_somewhere, tools_have_one_place)
+
+    function: FunctionPath | None = None
+    """`module:name` in the image of a class whose public methods are tools, as for TRL's
+    `environment_factory`, of a function, or of a list of functions."""
+    config_map: CodeRef | None = None
+    """The same in a ConfigMap."""
+    mcp_servers: (
+        Annotated[tuple[McpServerSpec, ...], Field(min_length=1, max_length=16), KeyedBy("name")] | None
+    ) = None
+    """MCP servers, whose tools are added."""
+
+
+@rule(
+    cel="[has(self.function), has(self.configMap), has(self.tools), has(self.command)]"
+    ".filter(is, is).size() == 1",
+    sentence="an environment needs exactly one of function, configMap, tools and command: set one and remove "
+    "the others",
+)
+def environment_has_one_kind(
+    function: str | None,
+    config_map: CodeRef | None,
+    tools: ToolsSpec | None,
+    command: tuple[str, ...] | None,
+) -> bool:
+    """A completion is made in one way."""
+    return [function, config_map, tools, command].count(None) == 3
 
 
 class EnvironmentSpec(ApiModel):
-    """An agent that makes completions: a coroutine of yours `async def agent(client, task)`, where `client`
-    is an AsyncOpenAI. What the policy answers to its calls is trained. It may bring its tasks and its
-    rewards, in place of `dataset` and `rewards`. Set one of `function` and `configMap`."""
+    """What makes completions by calls of OpenAI's API for chats. What the policy answers to them is trained.
+    It may bring its tasks and its rewards, in place of `dataset` and `rewards`. Set one of `function`,
+    `configMap`, `tools` and `command`."""
 
-    rules = (environment_has_one_place,)
+    rules = (environment_has_one_kind,)
 
     name: Name
     """Name of the environment in metrics and messages."""
     function: FunctionPath | None = None
-    """`module:function` in the image."""
+    """`module:function` in the image of a coroutine `async def agent(client, task)`, where `client` is an
+    AsyncOpenAI."""
     config_map: CodeRef | None = None
-    """A coroutine whose code is in a ConfigMap."""
+    """Such a coroutine in a ConfigMap."""
+    tools: ToolsSpec | None = None
+    """Tools for the policy. Each prompt is a chat that goes on until a reply calls none of them."""
+    command: Command | None = None
+    """A program with its arguments, which finds the API by OPENAI_BASE_URL and OPENAI_API_KEY, and its task,
+    as JSON, on its standard input."""
     weight: Annotated[float, Field(gt=0, le=1000), NOT_STORED] = 1.0
     """Which share of the prompts it gets, beside the weights of the other environments. Defaults to 1."""
     workers: Annotated[int, Field(ge=1, le=MOST_WORKERS), NOT_STORED] = 1
-    """Processes of the first trainer pod that run its agent, each with a part of the episodes in one event
-    loop. Defaults to 1; more are for agents that compute."""
+    """Processes of the first trainer pod that run its episodes, each with a part of them in one event loop.
+    Defaults to 1; more are for agents that compute."""
     limits: EpisodeLimitsSpec = EpisodeLimitsSpec()
     """What one episode may use."""
+
+    @property
+    def code(self) -> CodeRef | None:
+        """The code in a ConfigMap, which pods mount."""
+        return self.config_map if self.tools is None else self.tools.config_map
 
 
 # About the whole spec
@@ -153,3 +264,16 @@ def chats_have_environments(environments: tuple[EnvironmentSpec, ...] | None, sa
     """Replies are read for agents only."""
     parsers = (sampling.tool_call_parser, sampling.reasoning_parser)
     return environments is not None or (parsers == (None, None) and sampling.history is History.EXACT)
+
+
+@rule(
+    cel="has(self.sampling.toolCallParser) || !has(self.environments) || "
+    "!self.environments.exists(environment, has(environment.tools))",
+    sentence="tools of environments need sampling.toolCallParser, without which no call of a tool is seen in "
+    "a reply: name vLLM's parser for the model, such as hermes",
+    field=".sampling.toolCallParser",
+)
+def tools_have_a_parser(environments: tuple[EnvironmentSpec, ...] | None, sampling: SamplingSpec) -> bool:
+    """A call of a tool is text until a parser has read it."""
+    has_tools = any(environment.tools is not None for environment in environments or ())
+    return sampling.tool_call_parser is not None or not has_tools

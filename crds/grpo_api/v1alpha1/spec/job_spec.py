@@ -41,6 +41,7 @@ from grpo_api.v1alpha1.spec.environments import (
     returned_reward_has_its_environment,
     rows_name_environments,
     tasks_and_rewards_come_from_somewhere,
+    tools_have_a_parser,
 )
 from grpo_api.v1alpha1.spec.failure_policy import FailurePolicySpec
 from grpo_api.v1alpha1.spec.fields import ClaimName, Image
@@ -143,6 +144,7 @@ class GRPOJobSpec(RunSections):
         rows_name_environments,
         episodes_are_no_stall,
         chats_have_environments,
+        tools_have_a_parser,
         prompt_fits,
         every_rank_has_samples,
         reference_can_be_spread,
