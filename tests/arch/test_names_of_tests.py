@@ -60,6 +60,7 @@ TESTED_BY = {
     "runtime/grpo_runtime/memory_plan/model_sizes.py": "formulas",
     "runtime/grpo_runtime/report/progress.py": "position",
     "runtime/grpo_runtime/report/prometheus.py": "reports",
+    "runtime/grpo_runtime/report/samples_text.py": "samples",
     "runtime/grpo_runtime/rollouts/agents/worker.py": "source",
     "runtime/grpo_runtime/rollouts/frames.py": "journal_file",
     "runtime/grpo_runtime/subcommands/results.py": "cli",

@@ -37,14 +37,15 @@ from grpo_runtime.engines.colocated.rank_engine import PHASES
 from grpo_runtime.engines.routes import ROUTES, Access
 from grpo_runtime.report.metrics import (
     METRICS,
-    agent_metrics,
     completion_metrics,
+    environment_metrics,
+    environment_rewards,
     is_own_metric,
     sync_metrics,
 )
 from grpo_runtime.report.overlap import IdleEngines, wait_metrics
 from grpo_runtime.rollouts import async_stream
-from grpo_runtime.rollouts.interface import AgentCalls, Rollout, SyncReport
+from grpo_runtime.rollouts.interface import AgentCalls, AgentTurn, Rollout, SyncReport
 from grpo_runtime.rollouts.journal.journal import CHECKSUM, DIFFERS, REPLAYED
 from grpo_runtime.rollouts.stream import FILTERED, GENERATED, GENERATED_REWARD, ROUNDS
 from grpo_runtime.trainer.algorithm_options import loss_options
@@ -202,7 +203,7 @@ def metric_names() -> set[str]:
         *divided(),
         *scored(),
         *completion_metrics([rollout()]),
-        *agent_metrics([replace(rollout(), calls=AgentCalls(1, {"NAME": 1}, {"NAME": 1}))]),
+        *environment_metrics([episode()], [1.0]),
         *sync_metrics(SYNC),
         *asynchronous(),
         *(
@@ -255,7 +256,10 @@ def asynchronous() -> set[str]:
 
 def evaluated() -> set[str]:
     """What an evaluation reports."""
-    return {REWARD, FAILED, f"{PREFIX}rewards/NAME/mean", *(f"{PREFIX}{name}" for name in OF_COMPLETIONS)}
+    return {
+        *(REWARD, FAILED, f"{PREFIX}rewards/NAME/mean"),
+        *(f"{PREFIX}{name}" for name in (*OF_COMPLETIONS, *environment_rewards([episode()], [1.0]))),
+    }
 
 
 SYNC = SyncReport(
@@ -285,6 +289,12 @@ def rollout() -> Rollout:
         is_terminated=True,
         engine="",
     )
+
+
+def episode() -> Rollout:
+    turn = AgentTurn(sequence=0, start=0, end=1, seconds=0.0, waited_seconds=0.0)
+    calls = AgentCalls(environment="NAME", turns=[turn], overridden={"FIELD": 1}, failures={"KIND": 1})
+    return replace(rollout(), calls=calls)
 
 
 def divided() -> set[str]:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import secrets
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -42,8 +43,11 @@ class _Open:
 class Gateway:
     """Answers the calls of agents by what the engines sample."""
 
-    def __init__(self, model: ChatModel, sampler: TurnSampler) -> None:
+    def __init__(
+        self, model: ChatModel, sampler: TurnSampler, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.model = model
+        self._clock = clock
         self._sampler = sampler
         self._open: dict[str, _Open] = {}
 
@@ -128,6 +132,7 @@ class Gateway:
         return answer
 
     async def _sample(self, found: _Open, asked: ChatRequest | TokenRequest) -> Answer:
+        begun = self._clock()
         turn = found.session.begin(asked)
         if turn.request is None:
             return found.session.cut(turn)
@@ -140,7 +145,7 @@ class Gateway:
             elif isinstance(error, Exception) and not found.failed.done():
                 found.failed.set_exception(error)
             raise
-        return found.session.take(turn, rollout)
+        return found.session.take(turn, rollout, seconds=self._clock() - begun)
 
 
 def _end_late(sessions: Sequence[_Open]) -> list[asyncio.Task[Answer]]:

@@ -6,7 +6,7 @@ same. One that is another in anything else begins another history.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from grpo_runtime.gateway.chat_request import canonical
@@ -51,6 +51,22 @@ class Exchange:
     """Equal for equal tools."""
     token_ids: tuple[int, ...]
     """Prompt and completion, as the engine had them."""
+    messages: tuple[Message, ...]
+    """The chat, its replies as the policy gave them."""
+    continues: "Exchange | None"
+    """The call whose chat it goes on with."""
+
+    @property
+    def new_messages(self) -> tuple[int, int]:
+        """[start, end) of the messages that are new with this call. Its reply is the next one."""
+        return 0 if self.continues is None else len(self.continues.messages), len(self.messages) - 1
+
+    def history(self) -> Iterator["Exchange"]:
+        """It, and all that it continues."""
+        exchange: Exchange | None = self
+        while exchange is not None:
+            yield exchange
+            exchange = exchange.continues
 
 
 def continued(messages: Sequence[Message], *, tools: str, exchanges: Sequence[Exchange]) -> Exchange | None:

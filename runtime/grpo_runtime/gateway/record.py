@@ -1,9 +1,19 @@
 """What was sampled in a session, as it is trained: its own record, whatever anybody reports of the tokens."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from grpo_runtime.rollouts.function.transcript import Transcript
 from grpo_runtime.rollouts.interface import GenerateRequest, Rollout
+
+
+class Place(NamedTuple):
+    """Where the tokens of a call are: [start, end) of the completion of a sequence, which is named by its
+    index."""
+
+    sequence: int
+    start: int
+    end: int
 
 
 class Record:
@@ -15,13 +25,13 @@ class Record:
         """`max_tokens` is the longest sequence, its prompt included."""
         self._max_tokens = max_tokens
         self._sequences: list[Transcript] = []
-        self.num_calls = 0
+        self.places: list[Place] = []
+        """Those of the calls, in the order in which they were answered."""
         self.num_sampled = 0
         """Tokens that the policy sampled."""
 
     def take(self, call: Rollout) -> None:
         """A call was answered."""
-        self.num_calls += 1
         self.num_sampled += call.num_sampled
         sequence = self._continued_by(call.prompt_ids)
         if sequence is None:
@@ -30,11 +40,18 @@ class Record:
             sequence = Transcript(request, max_tokens=room, max_turns=None)
             self._sequences.append(sequence)
         sequence.add(call.prompt_ids[len(sequence.token_ids) :])
+        start = sequence.num_tokens
         sequence.take(call)
+        self.places.append(Place(self._sequences.index(sequence), start, sequence.num_tokens))
 
     def would_begin(self, prompt_ids: Sequence[int]) -> bool:
         """Whether a call with this prompt would begin a sequence."""
         return self._continued_by(prompt_ids) is None
+
+    @property
+    def num_calls(self) -> int:
+        """Calls that were answered by what was sampled."""
+        return len(self.places)
 
     @property
     def num_sequences(self) -> int:

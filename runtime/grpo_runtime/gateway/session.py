@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from grpo_runtime.data.seeds import turn_seed
 from grpo_runtime.gateway.chat_request import ChatRequest, TokenRequest, same_tools
@@ -12,7 +13,7 @@ from grpo_runtime.gateway.record import Record
 from grpo_runtime.gateway.refusals import BadFieldError, LimitReachedError
 from grpo_runtime.gateway.replies import ReplyReader
 from grpo_runtime.model.completion_decoder import CompletionDecoder
-from grpo_runtime.rollouts.interface import GenerateRequest, Rollout
+from grpo_runtime.rollouts.interface import AgentTurn, GenerateRequest, Rollout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +75,15 @@ class Answer:
     logprobs: tuple[float, ...] = ()
 
 
+class _Answered(NamedTuple):
+    """A call that was answered, with seconds as in AgentTurn."""
+
+    exchange: Exchange | None
+    """None where it brought tokens."""
+    seconds: float
+    waited_seconds: float
+
+
 @dataclass(eq=False)
 class Session:
     """What one agent has sampled. `seed` decides it, given the weights."""
@@ -93,8 +103,7 @@ class Session:
     def __post_init__(self) -> None:
         self.record = Record(max_tokens=self.model.max_model_len)
         self._exchanges: list[Exchange] = []
-        self._chats: dict[Exchange, list[Message]] = {}
-        """Those that no later call goes on with."""
+        self._answered: list[_Answered] = []
         self._is_late = False
         self._numbers: set[int] = set()
         """Of turns that are open or answered."""
@@ -133,22 +142,23 @@ class Session:
             continues=found,
         )
 
-    def take(self, turn: Turn, rollout: Rollout) -> Answer:
-        """The answer of a turn whose completion was sampled; what is trained has grown by it."""
+    def take(self, turn: Turn, rollout: Rollout, *, seconds: float) -> Answer:
+        """The answer of a turn whose completion was sampled; what is trained has grown by it. `seconds` are
+        those since it has begun."""
         finish_reason, message = "stop" if rollout.is_terminated else "length", {}
+        exchange = None
         if isinstance(turn.asked, ChatRequest):
             text = _before_stop(self.model.decoder.text(rollout.completion_ids), turn.asked.stop)
             reply = self.model.replies.read(text, token_ids=rollout.completion_ids, tools=turn.asked.tools)
             message = reply.message(number=turn.number)
-            exchange = _exchange(turn.asked, message, rollout)
+            exchange = _exchange(turn.asked, message, rollout, continues=turn.continues)
             self._exchanges.append(exchange)
-            if turn.continues is not None:
-                self._chats.pop(turn.continues, None)
-            self._chats[exchange] = [*turn.asked.messages, message]
             if reply.calls and rollout.is_terminated:
                 finish_reason = "tool_calls"
         # last: what could not be read is asked again, and must not be trained twice
         self.record.take(rollout)
+        sampling = seconds if rollout.sampling_seconds is None else rollout.sampling_seconds
+        self._answered.append(_Answered(exchange, seconds, max(0.0, seconds - sampling)))
         for name in turn.asked.overridden:
             self.overridden[name] = self.overridden.get(name, 0) + 1
         return Answer(
@@ -167,8 +177,31 @@ class Session:
 
     @property
     def chats(self) -> list[list[Message]]:
-        """The chats as their clients had them, each with its last reply. One that goes on is there once."""
-        return list(self._chats.values())
+        """The chats of their clients, with the replies as the policy gave them. One that goes on is there
+        once."""
+        return [list(exchange.messages) for exchange in self._last_of_chats()]
+
+    @property
+    def turns(self) -> list[AgentTurn]:
+        """The calls that were answered by what was sampled."""
+        # the first chat of a call that several go on from
+        chats = reversed([*enumerate(self._last_of_chats())])
+        chat_of = {before: chat for chat, last in chats for before in last.history()}
+        return [
+            AgentTurn(
+                **place._asdict(),
+                seconds=call.seconds,
+                waited_seconds=call.waited_seconds,
+                chat=None if call.exchange is None else chat_of[call.exchange],
+                messages=(0, 0) if call.exchange is None else call.exchange.new_messages,
+            )
+            for place, call in zip(self.record.places, self._answered, strict=True)
+        ]
+
+    def _last_of_chats(self) -> list[Exchange]:
+        """The calls that no later one goes on with."""
+        continued = {exchange.continues for exchange in self._exchanges}
+        return [exchange for exchange in self._exchanges if exchange not in continued]
 
     def end_late(self) -> None:
         """Its `limits.seconds` are over: it gets no other call."""
@@ -238,13 +271,16 @@ class Session:
         return max(0, min(rooms))
 
 
-def _exchange(chat: ChatRequest, reply: Message, rollout: Rollout) -> Exchange:
+def _exchange(chat: ChatRequest, reply: Message, rollout: Rollout, *, continues: Exchange | None) -> Exchange:
+    before = () if continues is None else continues.messages
     return Exchange(
         chat=tuple(essence(message, stop=chat.stop) for message in (*chat.messages, reply)),
         reply=reply,
         stop=chat.stop,
         tools=same_tools(chat.tools),
         token_ids=(*rollout.prompt_ids, *rollout.completion_ids),
+        messages=(*before, *chat.messages[len(before) :], reply),
+        continues=continues,
     )
 
 

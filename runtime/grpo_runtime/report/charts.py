@@ -81,9 +81,19 @@ SECTIONS: tuple[Section, ...] = (
         (
             Chart("Length", ("completions/m*_length",), unit="tokens"),
             Chart("Cut at maxTokens", ("completions/clipped_ratio",), unit="share"),
-            Chart("Calls and sequences of an agent", ("agents/mean_*",)),
-            Chart("What calls asked for and the job decides", ("agents/overridden/*",), unit="calls"),
             Chart("Taken from the journal", ("journal/replayed_samples",), unit="samples"),
+        ),
+    ),
+    Section(
+        "Environments",
+        (
+            Chart("Reward of an environment", ("env/*/reward", "eval/env/*/reward")),
+            Chart("Turns of an episode", ("env/*/mean_turns",)),
+            Chart("Sequences of an episode", ("env/*/mean_sequences",)),
+            Chart("Tokens of a turn", ("env/*/turn_tokens",), unit="tokens"),
+            Chart("Seconds of a turn", ("env/*/turn_seconds", "env/*/turn_waited_seconds"), unit="seconds"),
+            Chart("Failures by whose they are", ("env/*/failures/*",), unit="failures"),
+            Chart("What calls asked for and the job decides", ("env/*/overridden/*",), unit="calls"),
         ),
     ),
     Section(

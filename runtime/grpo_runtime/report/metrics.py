@@ -5,6 +5,7 @@ of rewards and of the loss in `algorithm`, and others where the trainer puts the
 Reward functions cannot log a metric under a name that is listed.
 """
 
+import math
 import re
 import zlib
 from array import array
@@ -100,15 +101,24 @@ METRICS = {
     "completions/crc32": (
         "checksum of all tokens of the step: two runs are the same up to the first step where it differs"
     ),
-    "agents/mean_calls": "with `environments`: calls of an episode",
-    "agents/mean_sequences": (
+    "env/NAME/reward": (
+        "with `environments`, this and the following of each: mean of `reward` over its episodes"
+    ),
+    "env/NAME/mean_turns": "calls of an episode that were answered",
+    "env/NAME/mean_sequences": (
         "sequences of an episode: 1 where each of its calls goes on from the one before"
     ),
-    "agents/overridden/NAME": (
+    "env/NAME/turn_tokens": "sampled tokens of a call",
+    "env/NAME/turn_seconds": "from a call to its answer",
+    "env/NAME/turn_waited_seconds": (
+        "those of them in which no engine had the call: engines were busy, or got weights, or in mode "
+        "Colocated were still at other calls"
+    ),
+    "env/NAME/overridden/FIELD": (
         "calls of the step that asked for another value of this field than the job's; those that are 0 are "
         "left out"
     ),
-    "agents/failures/NAME": (
+    "env/NAME/failures/KIND": (
         "failures in the episodes of the step: of the `policy` (a call that nobody can read), of a `tool`, "
         "of the `environment` (the agent raised, was late or lost its process, and the episode was begun "
         "again), and of a `limit`, at which an episode was cut; those that are 0 are left out"
@@ -177,6 +187,7 @@ METRICS = {
         "where they did not"
     ),
     "eval/rewards/NAME/mean": "the same of one function",
+    "eval/env/NAME/reward": "mean reward of its episodes of one environment",
     "eval/completions/mean_length": "length of its completions in tokens",
     "eval/completions/clipped_ratio": "share of them that were cut at `sampling.maxTokens`",
     "dataset/overlong_prompts": (
@@ -249,9 +260,10 @@ METRICS = {
     "engines/current": "engines with the newest, verified weights (Prometheus only)",
     "engines/hung": "engines that hang (Prometheus only)",
 }
-"""By name, what it means: `make generate` writes them into docs/reference.md. NAME is any reward function."""
+"""By name, what it means: `make generate` writes them into docs/reference.md. NAME is any reward function
+or environment, FIELD one of a call, and KIND an EpisodeFailure."""
 _PATTERNS = (*METRICS, "sync/PHASE_seconds", "time")
-_OWN = re.compile("|".join(re.sub("NAME|PHASE", "[^/]+", name) for name in _PATTERNS))
+_OWN = re.compile("|".join(re.sub("NAME|PHASE|FIELD|KIND", "[^/]+", name) for name in _PATTERNS))
 
 
 def is_own_metric(name: str) -> bool:
@@ -276,20 +288,44 @@ def completion_metrics(rollouts: "Sequence[Rollout]") -> dict[str, float]:
     }
 
 
-def agent_metrics(rollouts: "Sequence[Rollout]") -> dict[str, float]:
-    """What agents have asked for, and in how many sequences, of the completions that agents have made."""
-    calls = [rollout.calls for rollout in rollouts if rollout.calls is not None]
-    if not calls:
-        return {}
-    overridden = sum((Counter(of.overridden) for of in calls), Counter[str]())
-    failures = sum((Counter(of.failures) for of in calls), Counter[str]())
-    sequences = [len(rollout.sequences) for rollout in rollouts if rollout.calls is not None]
-    return {
-        "agents/mean_calls": sum(of.num for of in calls) / len(calls),
-        "agents/mean_sequences": sum(sequences) / len(sequences),
-        **{f"agents/overridden/{name}": float(num) for name, num in sorted(overridden.items())},
-        **{f"agents/failures/{kind}": float(num) for kind, num in sorted(failures.items())},
-    }
+def environment_metrics(rollouts: "Sequence[Rollout]", rewards: Sequence[float]) -> dict[str, float]:
+    """What each environment has made of its episodes; empty where no agent made any. `rewards` are as in
+    `environment_rewards`."""
+    metrics = environment_rewards(rollouts, rewards)
+    for name, episodes in _by_environment(rollouts).items():
+        calls = [rollout.calls for rollout in episodes if rollout.calls is not None]
+        turns = [turn for of in calls for turn in of.turns]
+        overridden = sum((Counter(of.overridden) for of in calls), Counter[str]())
+        failures = sum((Counter(of.failures) for of in calls), Counter[str]())
+        values = {
+            "mean_turns": len(turns) / len(calls),
+            "mean_sequences": sum(len(rollout.sequences) for rollout in episodes) / len(episodes),
+            "turn_tokens": sum(turn.end - turn.start for turn in turns) / len(turns),
+            "turn_seconds": sum(turn.seconds for turn in turns) / len(turns),
+            "turn_waited_seconds": sum(turn.waited_seconds for turn in turns) / len(turns),
+            **{f"overridden/{field}": float(num) for field, num in sorted(overridden.items())},
+            **{f"failures/{kind}": float(num) for kind, num in sorted(failures.items())},
+        }
+        metrics |= {f"env/{name}/{what}": value for what, value in values.items()}
+    return metrics
+
+
+def environment_rewards(rollouts: "Sequence[Rollout]", rewards: Sequence[float]) -> dict[str, float]:
+    """Mean reward of the episodes of each environment. `rewards` has that of each rollout, NaN for none; an
+    environment of which no episode has one is left out."""
+    given: dict[str, list[float]] = {}
+    for rollout, reward in zip(rollouts, rewards, strict=True):
+        if rollout.calls is not None and not math.isnan(reward):
+            given.setdefault(rollout.calls.environment, []).append(reward)
+    return {f"env/{name}/reward": sum(found) / len(found) for name, found in sorted(given.items())}
+
+
+def _by_environment(rollouts: "Sequence[Rollout]") -> "dict[str, list[Rollout]]":
+    found: dict[str, list[Rollout]] = {}
+    for rollout in rollouts:
+        if rollout.calls is not None:
+            found.setdefault(rollout.calls.environment, []).append(rollout)
+    return found
 
 
 def sync_metrics(sync: "SyncReport") -> dict[str, float]:

@@ -35,7 +35,13 @@ from grpo_runtime.report.phases import (
     step_seconds,
 )
 from grpo_runtime.report.run_file import read_run_file
-from grpo_runtime.report.samples import Sample, read_groups, steps_with_samples
+from grpo_runtime.report.samples import (
+    COMPLETIONS_FOLDER,
+    EVALUATIONS_FOLDER,
+    Sample,
+    read_groups,
+    steps_with_samples,
+)
 from grpo_runtime.storage.files import write_atomically
 
 PAGE_FILE = "report.html"
@@ -78,7 +84,8 @@ def render_page(output_dir: Path) -> str:
         ],
         waits=_waits(run, records),
         time=_time(run, records),
-        samples=_samples(output_dir),
+        samples=_samples(output_dir, folder=COMPLETIONS_FOLDER),
+        evaluated=_samples(output_dir, folder=EVALUATIONS_FOLDER),
         configuration=yaml.safe_dump(run.to_object(), sort_keys=False, allow_unicode=True),
         library=library(),
     )
@@ -196,12 +203,12 @@ def _describe(split: Split, gpus_per_engine: int) -> str:
     return f"{split.num_ranks} training process{'es' if split.num_ranks > 1 else ''} with {engines}{of}"
 
 
-def _samples(output_dir: Path) -> dict[str, Any] | None:
+def _samples(output_dir: Path, *, folder: str) -> dict[str, Any] | None:
     """The groups of the newest kept step whose rewards differ most."""
-    steps = steps_with_samples(output_dir)
+    steps = steps_with_samples(output_dir, folder=folder)
     if not steps:
         return None
-    groups = read_groups(output_dir, step=steps[-1])
+    groups = read_groups(output_dir, step=steps[-1], folder=folder)
     groups.sort(key=_spread, reverse=True)
     return {"step": steps[-1], "steps": len(steps), "groups": groups[:_NUM_GROUPS]}
 

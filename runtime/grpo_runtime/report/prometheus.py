@@ -17,7 +17,16 @@ from grpo_runtime.storage.files import write_atomically
 PROMETHEUS_FILE = "metrics.prom"
 _PREFIX = "grpo_"
 PHASE_SECONDS = "weight_sync_phase_seconds"
-_REWARD_FUNCTION = re.compile(r"rewards/(?P<function>[^/]+)/(?P<statistic>mean|std)")
+_LABELLED = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"(?P<stem>rewards)/(?P<function>[^/]+)/(?P<statistic>mean|std)",
+        r"(?P<stem>(eval/)?env)/(?P<environment>[^/]+)/(?P<statistic>[^/]+)",
+        r"(?P<stem>env)/(?P<environment>[^/]+)/(?P<statistic>overridden)/(?P<field>[^/]+)",
+        r"(?P<stem>env)/(?P<environment>[^/]+)/(?P<statistic>failures)/(?P<kind>[^/]+)",
+    )
+)
+"""Names of which parts become labels: those between a stem and what is measured, and behind that."""
 
 
 class PrometheusFile:
@@ -53,9 +62,10 @@ def prometheus_text(metrics: Mapping[str, float], *, labels: Mapping[str, str]) 
     """One gauge for each metric: `completions/mean_length` becomes `grpo_completions_mean_length`.
 
     `rewards/NAME/mean` becomes `grpo_rewards_mean` with a label `function`, so that dashboards need not know
-    the names of the reward functions. `sync/PHASE_seconds` is also in `grpo_weight_sync_phase_seconds` with a
-    label `phase`, so that one expression shows all phases. A user's own metric that would get the name of one
-    with a label is left out.
+    the names of the reward functions, and `env/NAME/reward` becomes `grpo_env_reward` with a label
+    `environment`. `sync/PHASE_seconds` is also in `grpo_weight_sync_phase_seconds` with a label `phase`, so
+    that one expression shows all phases. A user's own metric that would get the name of one with a label is
+    left out.
     """
     gauges: dict[str, _Gauge] = {}
     series = [one for name, value in metrics.items() for one in _series(name, value)]
@@ -98,10 +108,11 @@ class _Collected(Collector):
 
 def _series(name: str, value: float) -> Iterator[tuple[str, Mapping[str, str], float]]:
     """What a metric is called in Prometheus, its labels besides those of the job, and its value."""
-    match = _REWARD_FUNCTION.fullmatch(name)
-    if match:
-        yield f"rewards/{match['statistic']}", {"function": match["function"]}, value
-        return
+    for pattern in _LABELLED:
+        if match := pattern.fullmatch(name):
+            labels = match.groupdict()
+            yield f"{labels.pop('stem')}/{labels.pop('statistic')}", labels, value
+            return
     phase = phase_of(name)
     if phase is not None:
         yield PHASE_SECONDS, {"phase": phase}, value

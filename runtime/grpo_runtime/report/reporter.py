@@ -146,8 +146,9 @@ class Reporter:
         policy_version: str,
         engines: EngineCounts,
         samples: Sequence[Sample] = (),
+        evaluated: Sequence[Sample] = (),
     ) -> None:
-        """Report a step; `step` counts from 1. `samples` are given in steps whose completions are kept."""
+        """Report a step; `step` counts from 1. `samples` and `evaluated` as in StepRecord."""
         self._needs_engines, self._without_engine_since = True, None
         logger.info(
             "step %d/%d reward %s loss %.4g gradient norm %.3g in %.2f s",
@@ -161,6 +162,7 @@ class Reporter:
             values=values,
             engines=engines,
             samples=samples,
+            evaluated=evaluated,
         )
         for sink in self._sinks:
             sink.write(record)

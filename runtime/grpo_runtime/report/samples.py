@@ -1,4 +1,5 @@
-"""completions/: the completions of a step with their rewards, as a table, and its reader.
+"""completions/ and evaluations/: the completions of a step, and those of the evaluation after it, with their
+rewards, as a table, and its reader.
 
 A column of the table is a field of `Sample`. Parquet, with one file for each step that is kept, so that
 pandas and `datasets` read a run as they are:
@@ -7,20 +8,21 @@ pandas and `datasets` read a run as they are:
 
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_runtime.errors import UserError
+from grpo_runtime.report.episodes import Episode
 from grpo_runtime.storage.files import write_atomically
 from grpo_runtime.storage.volume_errors import volume_errors_named
 
 if TYPE_CHECKING:  # a step as a sink gets it has samples
     from grpo_runtime.report.sink import StepRecord
 
-COMPLETIONS_FOLDER = "completions"
+COMPLETIONS_FOLDER, EVALUATIONS_FOLDER = "completions", "evaluations"
 REWARD_COLUMN = "rewards/{}"
 """Column of what one reward function gave."""
 _FILE = re.compile(r"step-(\d+)\.parquet")
@@ -42,64 +44,78 @@ class Sample:
     """By reward function; None where it gave none."""
     reward: float | None
     """The weighted sum."""
-    advantage: float
+    advantage: float | None
+    """None in an evaluation."""
     num_tokens: int
     is_terminated: bool
     """Whether it ended by itself, and not at sampling.maxTokens."""
     policy_versions: str
     """Versions of the weights that sampled it, in order, such as `1.40` or `1.40 1.41`."""
     engine: str
+    episode: Episode | None = None
+    """What its agent and the policy said; None where no agent made it. A table has it as JSON, or no text."""
+
+    @property
+    def cut_at(self) -> str:
+        """What is said of one that did not end by itself."""
+        return "cut at maxTokens" if self.episode is None else "cut at a limit"
 
 
 class SampleTables:
-    """Writes a table for each step that comes with its samples. Tables beyond `start_step`, from which the
-    attempt starts, are removed: their steps are trained again.
+    """Writes a table for each step that comes with its samples, and for each evaluation. Tables beyond
+    `start_step`, from which the attempt starts, are removed: their steps are trained again.
 
     Raises VolumeFullError, with the name of the volume, when no space is left there.
     """
 
     def __init__(self, output_dir: Path, *, start_step: int) -> None:
         self._output_dir = output_dir
-        self._folder = output_dir / COMPLETIONS_FOLDER
-        for step, path in _tables(self._folder).items():
-            if step > start_step:
-                path.unlink()
+        for folder in (COMPLETIONS_FOLDER, EVALUATIONS_FOLDER):
+            for step, path in _tables(output_dir / folder).items():
+                if step > start_step:
+                    path.unlink()
 
     def write(self, record: "StepRecord") -> None:
         """Keep the samples of a step."""
-        if not record.samples:
-            return
+        for folder, samples in (
+            (COMPLETIONS_FOLDER, record.samples),
+            (EVALUATIONS_FOLDER, record.evaluated),
+        ):
+            if samples:
+                self._write(record, samples, folder=self._output_dir / folder)
+
+    def _write(self, record: "StepRecord", samples: Sequence[Sample], *, folder: Path) -> None:
         # it starts threads when it is imported, which the forks of this process would not have
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        rows = [_row(sample, step=record.step, attempt=record.attempt) for sample in record.samples]
+        rows = [_row(sample, step=record.step, attempt=record.attempt) for sample in samples]
         content = io.BytesIO()
         pq.write_table(pa.Table.from_pylist(rows), content, compression="zstd")
         with volume_errors_named(self._output_dir):
-            self._folder.mkdir(exist_ok=True)
-            write_atomically(self._folder / f"step-{record.step:06d}.parquet", content.getvalue())
+            folder.mkdir(exist_ok=True)
+            write_atomically(folder / f"step-{record.step:06d}.parquet", content.getvalue())
 
     def close(self, *, has_failed: bool = False) -> None:
         """Every table is written."""
 
 
-def steps_with_samples(output_dir: Path) -> list[int]:
+def steps_with_samples(output_dir: Path, *, folder: str = COMPLETIONS_FOLDER) -> list[int]:
     """The steps whose completions were kept, in order."""
-    return sorted(_tables(output_dir / COMPLETIONS_FOLDER))
+    return sorted(_tables(output_dir / folder))
 
 
-def read_samples(output_dir: Path, *, step: int) -> list[Sample]:
-    """The completions of a step, group by group.
+def read_samples(output_dir: Path, *, step: int, folder: str = COMPLETIONS_FOLDER) -> list[Sample]:
+    """The completions of a step, or of the evaluation after it, group by group.
 
     Raises UserError when they were not kept or cannot be read.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    path = _tables(output_dir / COMPLETIONS_FOLDER).get(step)
+    path = _tables(output_dir / folder).get(step)
     if path is None:
-        raise UserError(f"the completions of step {step} are not in {output_dir / COMPLETIONS_FOLDER}")
+        raise UserError(f"the completions of step {step} are not in {output_dir / folder}")
     try:
         rows = pq.read_table(path).to_pylist()
     except (pa.ArrowException, OSError) as error:
@@ -107,9 +123,9 @@ def read_samples(output_dir: Path, *, step: int) -> list[Sample]:
     return [_sample(row) for row in rows]
 
 
-def read_groups(output_dir: Path, *, step: int) -> list[list[Sample]]:
+def read_groups(output_dir: Path, *, step: int, folder: str = COMPLETIONS_FOLDER) -> list[list[Sample]]:
     """The completions of a step, those of each prompt together. Raises as `read_samples` does."""
-    samples = read_samples(output_dir, step=step)
+    samples = read_samples(output_dir, step=step, folder=folder)
     return [list(group) for _, group in groupby(samples, lambda sample: sample.group)]
 
 
@@ -121,11 +137,13 @@ def _tables(folder: Path) -> dict[int, Path]:
 def _row(sample: Sample, *, step: int, attempt: int) -> dict[str, Any]:
     rewards = {REWARD_COLUMN.format(name): value for name, value in sample.rewards.items()}
     rest = {name: value for name, value in vars(sample).items() if name != "rewards"}
-    return {"step": step, "attempt": attempt, **rest, **rewards}
+    episode = sample.episode.to_json() if sample.episode else ""
+    return {"step": step, "attempt": attempt, **rest, "episode": episode, **rewards}
 
 
 def _sample(row: Mapping[str, Any]) -> Sample:
     prefix = REWARD_COLUMN.format("")
     rewards = {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)}
-    own = {name: row[name] for name in Sample.__dataclass_fields__ if name != "rewards"}
-    return Sample(rewards=rewards, **own)
+    own = {name: row[name] for name in Sample.__dataclass_fields__ if name not in ("rewards", "episode")}
+    episode = Episode.of_json(row["episode"]) if row["episode"] else None
+    return Sample(rewards=rewards, episode=episode, **own)

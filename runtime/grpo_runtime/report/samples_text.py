@@ -1,11 +1,18 @@
-"""The completions of a step as text for the terminal."""
+"""The completions of a step, or of an evaluation, as text for the terminal."""
 
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 
 from grpo_runtime.errors import UserError
-from grpo_runtime.report.samples import COMPLETIONS_FOLDER, Sample, read_groups, steps_with_samples
+from grpo_runtime.report.episodes import Episode
+from grpo_runtime.report.samples import (
+    COMPLETIONS_FOLDER,
+    EVALUATIONS_FOLDER,
+    Sample,
+    read_groups,
+    steps_with_samples,
+)
 
 
 class Order(StrEnum):
@@ -29,25 +36,35 @@ _KEYS: dict[Order, Callable[[Sequence[float]], float]] = {
 }
 
 
-def describe_samples(output_dir: Path, *, step: int | None, num_groups: int, order: Order) -> str:
-    """So many groups of the completions of a step, of the newest that was kept if none is named.
+def describe_samples(
+    output_dir: Path, *, step: int | None, num_groups: int, order: Order, is_evaluation: bool = False
+) -> str:
+    """So many groups of the completions of a step, or of the evaluation after it; of the newest that was kept
+    if none is named.
 
     Raises UserError, which names the steps that there are, when the step was not kept.
     """
-    steps = steps_with_samples(output_dir)
+    folder = EVALUATIONS_FOLDER if is_evaluation else COMPLETIONS_FOLDER
+    steps = steps_with_samples(output_dir, folder=folder)
+    if not steps and is_evaluation:
+        raise UserError(
+            f"no completions are in {output_dir / folder}: those of each evaluation of dataset.eval are kept "
+            "unless report.samplesEverySteps is 0"
+        )
     if not steps:
         raise UserError(
-            f"no completions are in {output_dir / COMPLETIONS_FOLDER}: report.samplesEverySteps says after "
+            f"no completions are in {output_dir / folder}: report.samplesEverySteps says after "
             "how many steps they are kept"
         )
     chosen = steps[-1] if step is None else step
     if chosen not in steps:
         kept = ", ".join(map(str, steps if len(steps) <= 12 else [*steps[:5], "...", *steps[-5:]]))
         raise UserError(f"the completions of step {chosen} were not kept; those of these steps were: {kept}")
-    groups = read_groups(output_dir, step=chosen)
+    groups = read_groups(output_dir, step=chosen, folder=folder)
     groups.sort(key=lambda group: _key(group, order=order))
     shown = groups[:num_groups]
-    title = f"step {chosen}: {len(shown)} of {len(groups)} groups"
+    what = f"evaluation after step {chosen}" if is_evaluation else f"step {chosen}"
+    title = f"{what}: {len(shown)} of {len(groups)} groups"
     return "\n\n".join([title, *("\n".join(_group_lines(group)) for group in shown)])
 
 
@@ -59,10 +76,33 @@ def _key(group: Sequence[Sample], *, order: Order) -> float:
 
 def _group_lines(group: Sequence[Sample]) -> Iterator[str]:
     yield f"=== prompt {group[0].group + 1}"
-    yield _printable(group[0].prompt)
+    if not group[0].episode:
+        yield _printable(group[0].prompt)
     for sample in group:
         yield f"--- {_summary(sample)}"
-        yield _printable(sample.completion)
+        if sample.episode:
+            yield from _episode_lines(sample.episode)
+        else:
+            yield _printable(sample.completion)
+
+
+def _episode_lines(episode: Episode) -> Iterator[str]:
+    """Who said what, and what of it was trained, each with its text below."""
+    for turn in episode.turns:
+        for said in turn.said:
+            yield _printable(f"{' '.join(said.role.split())}:")
+            yield from _indented(said.text)
+        where = f", sequence {turn.sequence}" if episode.num_sequences > 1 else ""
+        yield f"{turn.summary}{where}:"
+        yield from _indented(turn.completion)
+    if episode.state is not None:
+        yield "state:"
+        yield from _indented(episode.state_text)
+
+
+def _indented(text: str) -> Iterator[str]:
+    for line in _printable(text).split("\n"):
+        yield f"  {line}"
 
 
 def _summary(sample: Sample) -> str:
@@ -70,8 +110,11 @@ def _summary(sample: Sample) -> str:
     parts = [f"reward {_number(sample.reward)}"]
     if len(sample.rewards) > 1:
         parts[0] += f" ({', '.join(f'{name} {_number(value)}' for name, value in sample.rewards.items())})"
-    parts.append(f"advantage {sample.advantage:+.3g}")
-    parts.append(f"{sample.num_tokens} tokens" + ("" if sample.is_terminated else ", cut at maxTokens"))
+    if sample.advantage is not None:
+        parts.append(f"advantage {sample.advantage:+.3g}")
+    parts.append(f"{sample.num_tokens} tokens" + ("" if sample.is_terminated else f", {sample.cut_at}"))
+    if sample.episode:
+        parts.append(sample.episode.summary)
     return ", ".join(parts)
 
 

@@ -18,6 +18,8 @@ class StepRecord(MetricsRecord):
 
     engines: EngineCounts
     samples: Sequence[Sample] = ()
+    evaluated: Sequence[Sample] = ()
+    """The completions of the evaluation after it, if there was one and completions are kept."""
 
 
 class MetricsSink(Protocol):

@@ -54,14 +54,35 @@ class EpisodeFailure(StrEnum):
     """The episode came to one of its limits, and was cut there."""
 
 
-@dataclass(frozen=True)
-class AgentCalls:
-    """What an agent has asked for in an episode: how many calls, and by field how many of them asked for
-    another value than the job's. `failures` are how often something failed, by EpisodeFailure."""
+@dataclass(frozen=True, kw_only=True)
+class AgentTurn:
+    """A call of an agent that was answered, and what was sampled for it: the tokens [start, end) of the
+    completion of one of the episode's sequences."""
 
-    num: int
-    overridden: Mapping[str, int]
+    sequence: int
+    """Its index among the sequences of the episode."""
+    start: int
+    end: int
+    seconds: float
+    """From the call to its answer."""
+    waited_seconds: float
+    """Those in which no engine had it yet: engines were busy, or got weights."""
+    chat: int | None = None
+    """Index of its chat in the trajectory; None where it brought tokens and no messages."""
+    messages: tuple[int, int] = (0, 0)
+    """[start, end) of the messages of that chat that are new with this call. Its reply is the next one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentCalls:
+    """What an agent has asked for in an episode of its environment, and by field how many of its calls asked
+    for another value than the job's."""
+
+    environment: str
+    turns: Sequence[AgentTurn]
+    overridden: Mapping[str, int] = field(default_factory=dict)
     failures: Mapping[str, int] = field(default_factory=dict)
+    """How often something failed, by EpisodeFailure."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +114,9 @@ class Rollout:
     `state` that the agent returned."""
     calls: AgentCalls | None = None
     """Those of the agent that made it; None where none did."""
+    sampling_seconds: float | None = field(default=None, compare=False)
+    """From when an engine had the request, the last one that got it, to its answer; None where nobody has
+    measured that."""
 
     def __post_init__(self) -> None:
         assert not any(branch.branches for branch in self.branches), "a branch has branches"

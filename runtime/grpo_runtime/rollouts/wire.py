@@ -3,12 +3,12 @@ between ranks, and in the journal."""
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.rollouts.frames import Frame
-from grpo_runtime.rollouts.interface import AgentCalls, GenerateRequest, Rollout, VersionSpan
+from grpo_runtime.rollouts.interface import AgentCalls, AgentTurn, GenerateRequest, Rollout, VersionSpan
 
 _STOP, _LENGTH = "stop", "length"
 _BRANCHES = "branches"
@@ -112,12 +112,7 @@ def episode_frame(rollout: Rollout) -> Frame:
     if rollout.trajectory is not None:
         header["trajectory"] = rollout.trajectory
     if rollout.calls is not None:
-        calls = rollout.calls
-        header["calls"] = {
-            "num": calls.num,
-            "overridden": dict(calls.overridden),
-            "failures": dict(calls.failures),
-        }
+        header["calls"] = asdict(rollout.calls)
     for place, branch in enumerate(branches):
         written = completion_frame(branch)
         headers.append(written.header)
@@ -144,7 +139,7 @@ def read_episode(frame: Frame) -> Rollout:
         branches=tuple(branches),
         returned=header.get("returned"),
         trajectory=header.get("trajectory"),
-        calls=None if calls is None else AgentCalls(**calls),
+        calls=None if calls is None else _calls(calls),
     )
 
 
@@ -180,6 +175,11 @@ def _array(frame: Frame, name: str, typecode: str) -> "array[Any]":
     if found.typecode != typecode:
         raise ValueError(f"{name} have the type {found.typecode}, not {typecode}")
     return found
+
+
+def _calls(written: Mapping[str, Any]) -> AgentCalls:
+    turns = [AgentTurn(**{**turn, "messages": tuple(turn["messages"])}) for turn in written["turns"]]
+    return AgentCalls(**{**written, "turns": turns})
 
 
 def _span(version: str, start: int, end: int) -> VersionSpan:

@@ -42,7 +42,8 @@ that was kept, or of another one. report.samplesEverySteps of the job says which
   grpo-runtime samples grpo-runs/copy-local
   grpo-runtime samples grpo-runs/copy-local --step 40 --groups 10 --order worst
 
-`--order mixed` begins with the groups whose rewards differ most, which the policy learns from. The tables
+`--order mixed` begins with the groups whose rewards differ most, which the policy learns from. An episode of
+an agent is shown turn by turn, with what of it was trained. `--eval` shows an evaluation. The tables
 are Parquet files in completions/ of the output directory, for pandas or `datasets`:
 
   load_dataset("parquet", data_files="grpo-runs/copy-local/completions/*.parquet")
@@ -52,6 +53,7 @@ are Parquet files in completions/ of the output directory, for pandas or `datase
 def _add_arguments_of_samples(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="output directory of the job")
     parser.add_argument("--step", type=int, metavar="N", help="a step that was kept (default: the newest)")
+    parser.add_argument("--eval", action="store_true", help="the evaluation after it (default: the newest)")
     parser.add_argument("--groups", type=int, default=3, metavar="N", help="prompts to show (%(default)s)")
     parser.add_argument(
         "--order", choices=("step", "best", "worst", "mixed"), default="step", help="which come first"
@@ -65,7 +67,11 @@ def _samples(options: argparse.Namespace) -> int:
     end_when_the_pipe_closes()
     try:
         text = describe_samples(
-            options.folder, step=options.step, num_groups=options.groups, order=Order(options.order)
+            options.folder,
+            step=options.step,
+            num_groups=options.groups,
+            order=Order(options.order),
+            is_evaluation=options.eval,
         )
     except UserError as error:
         print(error, file=sys.stderr)

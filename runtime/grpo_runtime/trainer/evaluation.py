@@ -9,6 +9,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from grpo_api.contract.run_config import RunConfig
@@ -18,7 +19,8 @@ from grpo_runtime.algorithm.advantages import compute_advantages
 from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.errors import RewardServiceUnreachableError, UserError
-from grpo_runtime.report.metrics import completion_metrics
+from grpo_runtime.report.metrics import completion_metrics, environment_rewards
+from grpo_runtime.report.samples import Sample
 from grpo_runtime.rollouts.group import Group, completions_of, rewards_of
 from grpo_runtime.rollouts.prompting import make_requests
 
@@ -37,6 +39,8 @@ class Evaluated:
     """Result of an evaluation. One that is cut off by a stop request says nothing about the policy."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
+    samples: Sequence[Sample] = ()
+    """Its completions, where the run keeps any."""
     is_best: bool = False
     is_stopped: bool = False
 
@@ -101,17 +105,26 @@ class Evaluation:
             return {FAILED: 1.0}
         return {**self.metrics(groups), FAILED: 0.0}
 
+    def rewards(self, groups: Sequence[Group]) -> torch.Tensor:
+        """[P x S], the weighted sum of the rewards of each completion, NaN where it has none."""
+        rewards = without_overflow(rewards_of(groups))
+        # the sums are those of training; what is compared within a group is not looked at
+        options = AdvantageOptions(group_size=len(rewards), weights=self._weights, scale_rewards="none")
+        return compute_advantages(rewards, options=options).rewards
+
     def metrics(self, groups: Sequence[Group]) -> Mapping[str, float]:
         """Metrics of an evaluation. A reward that no completion has is left out."""
-        completions, rewards = completions_of(groups), without_overflow(rewards_of(groups))
-        # the sums are those of training; what is compared within a group is not looked at
-        options = AdvantageOptions(group_size=len(completions), weights=self._weights, scale_rewards="none")
+        completions, sums = completions_of(groups), self.rewards(groups)
+        of_environments = environment_rewards(completions, sums.tolist())
         found = {
-            REWARD: float(compute_advantages(rewards, options=options).rewards.nanmean()),
+            REWARD: float(sums.nanmean()),
             **{
                 f"{PREFIX}rewards/{name}/mean": float(column.nanmean())
-                for name, column in zip(self._reward_names, rewards.unbind(1), strict=True)
+                for name, column in zip(
+                    self._reward_names, without_overflow(rewards_of(groups)).unbind(1), strict=True
+                )
             },
+            **{f"{PREFIX}{name}": value for name, value in of_environments.items()},
         }
         lengths = completion_metrics(completions)
         found |= {f"{PREFIX}{name}": lengths[name] for name in OF_COMPLETIONS}

@@ -34,7 +34,7 @@ from grpo_runtime.trainer.batch import make_batch, send_batch
 from grpo_runtime.trainer.checkpoint.contents import RunState
 from grpo_runtime.trainer.checkpoint.saver import Saver
 from grpo_runtime.trainer.distributed import Command, Ranks, StopRequestedError
-from grpo_runtime.trainer.evaluation import Evaluated, Evaluation
+from grpo_runtime.trainer.evaluation import FAILED, Evaluated, Evaluation
 from grpo_runtime.trainer.learner import Learner
 from grpo_runtime.trainer.step_report import Learned, samples_of, step_metrics
 from grpo_runtime.trainer.strategy.interface import Strategy
@@ -99,7 +99,7 @@ class Coordinator:
             # the seconds of a step are without those of an evaluation
             seconds, idle = watch.seconds(), self._take_idle()
             evaluated = await self._evaluate(state, stream=stream)
-            self._report(state, groups, learned, {**seconds, **evaluated.metrics}, idle=idle)
+            self._report(state, groups, learned, evaluated, seconds=seconds, idle=idle)
             is_due = state.step % self.run_config.checkpoint.every_steps == 0
             await self._save(state, is_due=is_due or evaluated.is_best)
             if evaluated.is_stopped:
@@ -210,7 +210,11 @@ class Coordinator:
         except StopRequestedError:
             return Evaluated(is_stopped=True)
         seconds = {name: value for name, value in watch.seconds().items() if name != "step_time"}
-        return Evaluated({**found, **seconds}, is_best=evaluation.is_best(found, step=state.step))
+        return Evaluated(
+            {**found, **seconds},
+            samples=self._kept_evaluation(evaluation, groups) if not found[FAILED] else (),
+            is_best=evaluation.is_best(found, step=state.step),
+        )
 
     def _digest_weights(self, step: int, *, watch: Stopwatch) -> dict[str, float]:
         """Record what the update has made of the weights, where the run keeps a journal."""
@@ -241,12 +245,19 @@ class Coordinator:
         state: RunState,
         groups: StepGroups,
         learned: Learned,
-        measured: Mapping[str, float],
+        evaluated: Evaluated,
         *,
+        seconds: Mapping[str, float],
         idle: IdleEngines | None,
     ) -> None:
         values = {
-            **step_metrics(groups, learned, scorer=self.scorer, measured=measured, idle=idle),
+            **step_metrics(
+                groups,
+                learned,
+                scorer=self.scorer,
+                measured={**seconds, **evaluated.metrics},
+                idle=idle,
+            ),
             **self.saver.take_metrics(),
             "num_tokens": float(state.num_tokens),
             **{name: float(number) for name, number in self.left_out.items()},
@@ -259,6 +270,7 @@ class Coordinator:
             policy_version=str(self._version(state.step)),
             engines=self.engines.counts(),
             samples=self._kept_samples(state.step, groups.trained, learned),
+            evaluated=evaluated.samples,
         )
 
     def _kept_samples(self, step: int, groups: Sequence[Group], learned: Learned) -> list[Sample]:
@@ -266,8 +278,19 @@ class Coordinator:
         if not self.run_config.keeps_samples_of(step):
             return []
         return samples_of(
-            groups, names=self.scorer.names, advantages=learned.advantages, decoder=self.decoder
+            groups,
+            names=self.scorer.names,
+            rewards=learned.advantages.rewards.tolist(),
+            advantages=learned.advantages.advantages.tolist(),
+            decoder=self.decoder,
         )
+
+    def _kept_evaluation(self, evaluation: Evaluation, groups: Sequence[Group]) -> list[Sample]:
+        """The completions of an evaluation for people, in a run that keeps any."""
+        if not self.run_config.report.samples_every_steps:
+            return []
+        rewards = evaluation.rewards(groups).tolist()
+        return samples_of(groups, names=self.scorer.names, rewards=rewards, decoder=self.decoder)
 
     async def _save(self, state: RunState, *, is_due: bool = True) -> None:
         """Begin to save `state`, if that is due and new. The save before must have ended."""

@@ -4,13 +4,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from transformers import PreTrainedTokenizerBase
+
 from grpo_api.contract.learning_signal import Lack
 from grpo_runtime.algorithm.advantages import Advantages, reward_metrics
 from grpo_runtime.model.completion_decoder import CompletionDecoder
-from grpo_runtime.report.metrics import agent_metrics, completion_metrics, sync_metrics
+from grpo_runtime.report.episodes import Episode, EpisodeTurn, Said
+from grpo_runtime.report.metrics import completion_metrics, environment_metrics, sync_metrics
 from grpo_runtime.report.overlap import IdleEngines, wait_metrics
 from grpo_runtime.report.samples import Sample
 from grpo_runtime.rollouts.group import Group, completions_of, rewards_of
+from grpo_runtime.rollouts.interface import AgentCalls, Rollout
 from grpo_runtime.rollouts.journal.journal import REPLAYED
 from grpo_runtime.rollouts.scoring import Scorer
 from grpo_runtime.rollouts.stream import StepGroups
@@ -54,7 +58,8 @@ def step_metrics(
     }
     # a user's own metric may be NaN, which no report can hold
     values = {name: value for name, value in values.items() if math.isfinite(value)}
-    values |= completion_metrics(completions) | agent_metrics(completions)
+    values |= completion_metrics(completions)
+    values |= environment_metrics(completions, learned.advantages.rewards.tolist())
     values |= sync_metrics(groups.sync) if groups.sync else {}
     if not values.get(REPLAYED):
         # where samples were replayed it would say how fast a disk is
@@ -66,18 +71,25 @@ def step_metrics(
 
 
 def samples_of(
-    groups: Sequence[Group], *, names: Sequence[str], advantages: Advantages, decoder: CompletionDecoder
+    groups: Sequence[Group],
+    *,
+    names: Sequence[str],
+    rewards: Sequence[float],
+    advantages: Sequence[float] | None = None,
+    decoder: CompletionDecoder,
 ) -> list[Sample]:
-    """The B completions of a step, group by group, with the rewards of the functions `names`. Of an episode
-    of several sequences it has the text of the last one."""
-    rewards, values = iter(advantages.rewards.tolist()), iter(advantages.advantages.tolist())
+    """The B completions of a step, group by group, with the rewards of the functions `names`. `rewards` are
+    their weighted sums, [B] with NaN for none, and `advantages` are [B], or None in an evaluation. Of an
+    episode of several sequences it has the text of the last one."""
+    of_all: Sequence[float | None] = [None] * len(rewards) if advantages is None else advantages
+    sums, values = iter(rewards), iter(of_all)
     return [
         Sample(
             group=place,
             prompt=str(decoder.tokenizer.decode(list(rollout.last.prompt_ids))),
             completion=decoder.text(rollout.last.completion_ids),
             rewards=dict(zip(names, scores, strict=True)),
-            reward=None if math.isnan(reward := next(rewards)) else reward,
+            reward=None if math.isnan(reward := next(sums)) else reward,
             advantage=next(values),
             num_tokens=sum(len(sequence.completion_ids) for sequence in rollout.sequences),
             is_terminated=rollout.last.is_terminated,
@@ -85,7 +97,43 @@ def samples_of(
                 str(span.version) for sequence in rollout.sequences for span in sequence.versions
             ),
             engine=", ".join(dict.fromkeys(sequence.engine for sequence in rollout.sequences)),
+            episode=None if rollout.calls is None else _episode(rollout, rollout.calls, decoder.tokenizer),
         )
         for place, group in enumerate(groups)
         for rollout, scores in zip(group.completions, group.rewards, strict=True)
     ]
+
+
+def _episode(rollout: Rollout, calls: AgentCalls, tokenizer: PreTrainedTokenizerBase) -> Episode:
+    trajectory = rollout.trajectory or {}
+    ends: dict[int, int] = {}
+    """Where the newest turn of each sequence ends."""
+    turns = []
+    for turn in calls.turns:
+        sequence = rollout.sequences[turn.sequence]
+        if turn.chat is not None:
+            said = [Said.of(message) for message in trajectory["chats"][turn.chat][slice(*turn.messages)]]
+        else:
+            end = ends.get(turn.sequence)
+            new = sequence.prompt_ids if end is None else sequence.completion_ids[end : turn.start]
+            said = [Said("tokens", str(tokenizer.decode(list(new))))]
+        ends[turn.sequence] = turn.end
+        versions = [span for span in sequence.versions if turn.start <= span.start < turn.end]
+        turns.append(
+            EpisodeTurn(
+                said=said,
+                completion=str(tokenizer.decode(list(sequence.completion_ids[turn.start : turn.end]))),
+                sequence=turn.sequence + 1,
+                num_tokens=turn.end - turn.start,
+                policy_versions=" ".join(str(span.version) for span in versions),
+                seconds=turn.seconds,
+                waited_seconds=turn.waited_seconds,
+            )
+        )
+    return Episode(
+        environment=calls.environment,
+        turns=turns,
+        returned=rollout.returned,
+        state=trajectory.get("state"),
+        failures=calls.failures,
+    )

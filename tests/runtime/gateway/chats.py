@@ -116,7 +116,7 @@ def asked(
     turn = found.begin(read_chat_request({"messages": list(messages), **body}, terms=TERMS))
     if turn.request is None:
         return found.cut(turn)
-    return found.take(turn, score(sampled(turn.request, says)))
+    return found.take(turn, score(sampled(turn.request, says)), seconds=1.0)
 
 
 class ScriptedPolicy:

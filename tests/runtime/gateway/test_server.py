@@ -296,9 +296,9 @@ async def test_a_client_that_leaves_at_the_moment_of_its_answer_gets_it_when_it_
     leave: list[Callable[[], object]] = []
 
     class Moment(Session):
-        def take(self, turn: Turn, rollout: Rollout) -> Answer:
+        def take(self, turn: Turn, rollout: Rollout, *, seconds: float) -> Answer:
             asyncio.get_running_loop().call_soon(leave.pop())
-            return super().take(turn, rollout)
+            return super().take(turn, rollout, seconds=seconds)
 
     served, found = Served(), Moment(chat_model(), seed=7)
     asked = read_chat_request({"messages": [USER]}, terms=TERMS)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from chats import ADD, END, TERMS, asked, chat_model, chat_tokenizer, sampled, session, tokens, written
 
-from grpo_runtime.gateway.chat_request import read_chat_request
+from grpo_runtime.gateway.chat_request import TokenRequest, read_chat_request
 from grpo_runtime.gateway.history import essence
 from grpo_runtime.gateway.refusals import BadFieldError, LimitReachedError
 from grpo_runtime.gateway.session import Limits, Session
@@ -138,7 +138,7 @@ def test_each_call_has_a_seed_of_its_own_and_one_that_is_given_up_leaves_its_see
     found = session()
     chat = read_chat_request({"messages": [USER]}, terms=TERMS)
     first, second = found.begin(chat), found.begin(chat)
-    found.take(second, sampled(second.request, f"5{END}"))
+    found.take(second, sampled(second.request, f"5{END}"), seconds=1.0)
     found.give_up(first)
     again, third = found.begin(chat), found.begin(chat)
     assert again.request.seed == first.request.seed
@@ -168,7 +168,7 @@ def test_a_session_whose_time_is_over_is_refused_with_its_name():
     turn = found.begin(read_chat_request({"messages": [USER]}, terms=TERMS))
     found.end_late()
     # what was being sampled counts
-    found.take(turn, sampled(turn.request, f"5{END}"))
+    found.take(turn, sampled(turn.request, f"5{END}"), seconds=1.0)
     assert (found.record.num_calls, found.is_cut) == (1, True)
     with pytest.raises(LimitReachedError, match=r"limits\.seconds of this session is reached"):
         asked(found, [USER], f"5{END}")
@@ -249,7 +249,45 @@ def test_a_call_that_asks_for_other_parameters_is_counted_once_it_is_answered():
         turn = found.begin(read_chat_request(body, terms=replace(TERMS, given={"temperature": 1.0})))
         if is_answered:
             assert turn.request is not None
-            found.take(turn, sampled(turn.request, f"5{END}"))
+            found.take(turn, sampled(turn.request, f"5{END}"), seconds=1.0)
         else:
             found.give_up(turn)
     assert found.overridden == {"temperature": 1, "tool_choice": 2}
+
+
+def test_a_session_knows_what_was_new_in_each_call_where_its_tokens_are_and_how_long_it_waited():
+    """A chat that goes on twice from the same reply, one that is new, and a call that brings tokens."""
+    found = session()
+    reply = {"role": "assistant", "content": " 5"}
+
+    def ask(*messages: Any, seconds: float, sampled_for: float | None) -> None:
+        turn = found.begin(read_chat_request({"messages": list(messages)}, terms=TERMS))
+        assert turn.request is not None
+        rollout = replace(sampled(turn.request, f"5{END}"), sampling_seconds=sampled_for)
+        found.take(turn, rollout, seconds=seconds)
+
+    ask(USER, seconds=2.0, sampled_for=0.5)
+    ask(USER, reply, LOW, seconds=1.0, sampled_for=1.5)
+    ask(USER, reply, USER, LOW, seconds=1.0, sampled_for=None)
+    ask(LOW, seconds=1.0, sampled_for=1.0)
+    turn = found.begin(TokenRequest(prompt_ids=tokens("low")))
+    assert turn.request is not None
+    found.take(turn, sampled(turn.request, f"5{END}"), seconds=1.0)
+
+    policy = {"role": "assistant", "content": "5"}
+    assert found.chats == [
+        [USER, policy, LOW, policy],
+        [USER, policy, USER, LOW, policy],
+        [LOW, policy],
+    ]
+    assert [(turn.chat, turn.messages) for turn in found.turns] == [
+        *((0, (0, 1)), (0, (2, 3)), (1, (2, 4)), (2, (0, 1))),
+        (None, (0, 0)),
+    ]
+    assert [(turn.seconds, turn.waited_seconds) for turn in found.turns] == [
+        *((2.0, 1.5), (1.0, 0.0), (1.0, 0.0), (1.0, 0.0), (1.0, 0.0))
+    ]
+    rollouts = found.record.rollouts()
+    assert [turn.sequence for turn in found.turns] == [0, 0, 1, 2, 3]
+    for turn in found.turns:
+        assert rollouts[turn.sequence].completion_ids[turn.start : turn.end] == written(f"5{END}")

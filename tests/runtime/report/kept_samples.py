@@ -1,6 +1,10 @@
 """Completions of a step, and their tables."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from grpo_api.contract.progress import EngineCounts
+from grpo_runtime.report.episodes import Episode, EpisodeTurn, Said
 from grpo_runtime.report.samples import Sample, SampleTables
 from grpo_runtime.report.sink import StepRecord
 
@@ -22,7 +26,47 @@ def sample(reward: float | None, *, group: int = 0, completion: str = "blue") ->
     )
 
 
-def keep(tables: SampleTables, step: int, *samples: Sample, attempt: int = 1) -> None:
+def keep(
+    tables: SampleTables,
+    step: int,
+    *samples: Sample,
+    evaluated: Sequence[Sample] = (),
+    attempt: int = 1,
+) -> None:
     tables.write(
-        StepRecord(attempt=attempt, step=step, time=0.0, values={}, engines=ENGINES, samples=samples)
+        StepRecord(
+            attempt=attempt,
+            step=step,
+            time=0.0,
+            values={},
+            engines=ENGINES,
+            samples=samples,
+            evaluated=evaluated,
+        )
     )
+
+
+def episode(says: str = "<call>add</call>", *, state: Any = None) -> Episode:
+    """A call of a tool and what the policy makes of its result."""
+
+    def turn(said: Sequence[Said], completion: str, **options: Any) -> EpisodeTurn:
+        return EpisodeTurn(
+            said=said, completion=completion, **{"sequence": 1, "policy_versions": "1.3"} | options
+        )
+
+    first = turn(
+        [Said("system", "Add."), Said("user", "1 + 2\nplease")],
+        says,
+        num_tokens=4,
+        seconds=1.5,
+        waited_seconds=0.25,
+    )
+    second = turn(
+        [Said("tool", "3")],
+        "It is 3.",
+        num_tokens=2,
+        seconds=0.1234,
+        waited_seconds=0.0,
+        policy_versions="1.3 1.4",
+    )
+    return Episode(environment="adding", turns=[first, second], returned=0.5, state=state)

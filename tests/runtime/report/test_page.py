@@ -5,10 +5,11 @@ import os
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kept_samples import keep, sample
+from kept_samples import episode, keep, sample
 from pod_builder import run_config
 
 from grpo_runtime.cli import main
@@ -51,7 +52,10 @@ def output(tmp_path: Path) -> Path:
         attempt = 1 if step < 4 else 2
         metrics.write(MetricsRecord(attempt=attempt, step=step, time=0.0, values=values(step)))
     metrics.close()
-    keep(SampleTables(tmp_path, start_step=0), 5, sample(0.0), sample(1.0, completion=ATTACK))
+    played = replace(sample(0.5), episode=episode(f"said{ATTACK}", state={"on": f"board{ATTACK}"}))
+    evaluated = replace(sample(0.25, completion="blue at last"), advantage=None)
+    tables = SampleTables(tmp_path, start_step=0)
+    keep(tables, 5, sample(0.0), sample(1.0, completion=ATTACK), played, evaluated=[evaluated])
     return tmp_path
 
 
@@ -65,6 +69,30 @@ def test_the_page_has_facts_time_completions_and_configuration(output: Path) -> 
     assert "colour 0?" in body
     assert "promptsPerStep" in body
     assert ATTACK not in text
+
+
+def test_the_page_shows_episodes_turn_by_turn_and_the_newest_evaluation(output: Path) -> None:
+    body = re.sub(r"<script>.*?</script>", "", render_page(output), flags=re.DOTALL)
+    assert "adding: 2 turns, returned 0.5" in body
+    turns = re.findall(
+        r'<div class="(turn(?: trained)?)"><span class="note">(.*?)</span><pre>(.*?)</pre>', body, re.S
+    )
+    escaped = "&lt;/pre&gt;&lt;script&gt;document.title=&#39;taken over&#39;&lt;/script&gt;"
+    assert turns == [
+        ("turn", "system", "Add."),
+        ("turn", "user", "1 + 2\nplease"),
+        (
+            "turn trained",
+            "policy, 4 tokens trained, weights 1.3, 1.5 s, 0.25 s of it waiting",
+            f"said{escaped}",
+        ),
+        ("turn", "tool", "3"),
+        ("turn trained", "policy, 2 tokens trained, weights 1.3 1.4, 0.123 s, 0 s of it waiting", "It is 3."),
+        ("turn", "state", f"{{&#34;on&#34;: &#34;board{escaped}&#34;}}"),
+    ]
+    evaluation = body[body.index("<h2>Evaluation</h2>") :]
+    assert "After step 5, the newest of 1." in evaluation and "blue at last" in evaluation
+    assert "reward 0.25</span>" in evaluation
 
 
 def test_a_run_that_teaches_nothing_says_so_on_its_page(output: Path) -> None:

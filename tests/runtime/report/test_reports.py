@@ -1,4 +1,5 @@
 from dataclasses import replace
+from math import nan
 from pathlib import Path
 
 from pytest import CaptureFixture, approx
@@ -6,12 +7,12 @@ from pytest import CaptureFixture, approx
 from grpo_api.contract.progress import Progress, TrainerState
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.cli import main
-from grpo_runtime.report.metrics import agent_metrics, completion_metrics, count_tokens
+from grpo_runtime.report.metrics import completion_metrics, count_tokens, environment_metrics
 from grpo_runtime.report.metrics_file import MetricsFile, MetricsRecord
 from grpo_runtime.report.plot import plot, plot_run
 from grpo_runtime.report.progress import ProgressFile, read_progress
 from grpo_runtime.report.prometheus import prometheus_text
-from grpo_runtime.rollouts.interface import AgentCalls, Rollout, VersionSpan
+from grpo_runtime.rollouts.interface import AgentCalls, AgentTurn, Rollout, VersionSpan
 
 
 def rollout(num_tokens: int, *, is_terminated: bool = True, versions: tuple[str, ...] = ("1.0",)) -> Rollout:
@@ -51,24 +52,41 @@ def test_an_episode_is_one_completion_with_the_tokens_of_all_its_sequences() -> 
     assert alone["completions/crc32"] != metrics["completions/crc32"]
 
 
-def test_what_agents_ask_for_is_counted_by_the_episode_and_by_field() -> None:
+def test_what_agents_do_is_measured_by_environment() -> None:
+    def calls(environment: str, *turns: tuple[int, float, float], **overridden: int) -> AgentCalls:
+        """Of each turn the tokens, the seconds, and those of waiting."""
+        made = [
+            AgentTurn(sequence=0, start=5, end=5 + num, seconds=seconds, waited_seconds=waited)
+            for num, seconds, waited in turns
+        ]
+        return AgentCalls(environment=environment, turns=made, overridden=overridden)
+
+    long = calls("game", (4, 1.0, 0.5), (2, 2.0, 0.0), (3, 3.0, 1.0), temperature=2, seed=1)
     episodes = [
-        replace(
-            rollout(2),
-            branches=(rollout(1),),
-            calls=AgentCalls(3, {"temperature": 2, "seed": 1}, {"policy": 2, "limit": 1}),
-        ),
-        replace(rollout(2), calls=AgentCalls(2, {"temperature": 2}, {"policy": 1})),
+        replace(rollout(2), branches=(rollout(1),), calls=replace(long, failures={"policy": 2, "limit": 1})),
+        rollout(2),
+        replace(rollout(2), calls=calls("game", (7, 0.0, 0.0), temperature=2)),
+        replace(rollout(2), calls=calls("shop", (1, 0.5, 0.25))),
+        replace(rollout(2), calls=calls("shop", (1, 0.5, 0.25))),
     ]
-    assert agent_metrics(episodes) == {
-        "agents/mean_calls": 2.5,
-        "agents/mean_sequences": 1.5,
-        "agents/failures/limit": 1.0,
-        "agents/failures/policy": 3.0,
-        "agents/overridden/seed": 1.0,
-        "agents/overridden/temperature": 4.0,
+    assert environment_metrics(episodes, [1.0, 9.0, 0.5, nan, nan]) == {
+        "env/game/reward": 0.75,
+        "env/game/mean_turns": 2.0,
+        "env/game/mean_sequences": 1.5,
+        "env/game/turn_tokens": 4.0,
+        "env/game/turn_seconds": 1.5,
+        "env/game/turn_waited_seconds": 0.375,
+        "env/game/failures/limit": 1.0,
+        "env/game/failures/policy": 2.0,
+        "env/game/overridden/seed": 1.0,
+        "env/game/overridden/temperature": 4.0,
+        "env/shop/mean_turns": 1.0,
+        "env/shop/mean_sequences": 1.0,
+        "env/shop/turn_tokens": 1.0,
+        "env/shop/turn_seconds": 0.5,
+        "env/shop/turn_waited_seconds": 0.25,
     }
-    assert agent_metrics([rollout(2)]) == {}
+    assert environment_metrics([rollout(2)], [1.0]) == {}
 
 
 def test_the_checksum_tells_runs_with_other_tokens_or_another_order_apart() -> None:
@@ -87,6 +105,16 @@ def test_prometheus_gets_a_label_for_the_reward_function_and_escaped_names() -> 
     assert 'grpo_completions_mean_length{job="copy",namespace="team"} 3.0' in lines
     assert 'grpo_own_top_1____{job="copy",namespace="team"} 4.0' in lines
     assert r'grpo_rewards_mean{function="\"q\"\\\n",job="copy",namespace="team"} 2.0' in lines
+
+
+def test_prometheus_gets_labels_for_the_environment_and_what_is_counted_of_it() -> None:
+    values = {"env/game/reward": 0.5, "env/game/failures/tool": 3.0, "eval/env/game/reward": 1.0}
+    lines = prometheus_text(values, labels={"job": "copy"}).splitlines()
+    assert sorted(line for line in lines if line.startswith("grpo_")) == [
+        'grpo_env_failures{environment="game",job="copy",kind="tool"} 3.0',
+        'grpo_env_reward{environment="game",job="copy"} 0.5',
+        'grpo_eval_env_reward{environment="game",job="copy"} 1.0',
+    ]
 
 
 def test_a_users_own_metric_with_the_name_of_the_rewards_gives_way_to_them() -> None:

@@ -5,16 +5,23 @@ from pathlib import Path
 
 import pytest
 from datasets import load_dataset
-from kept_samples import keep, sample
+from kept_samples import episode, keep, sample
 
 from grpo_runtime.cli import main
 from grpo_runtime.errors import UserError
-from grpo_runtime.report.samples import SampleTables, read_samples, steps_with_samples
+from grpo_runtime.report.samples import (
+    COMPLETIONS_FOLDER,
+    EVALUATIONS_FOLDER,
+    SampleTables,
+    read_samples,
+    steps_with_samples,
+)
 
 
 def test_a_table_gives_back_what_was_written_and_datasets_reads_it(tmp_path: Path) -> None:
     tables = SampleTables(tmp_path, start_step=0)
-    written = [sample(1.0), sample(None), sample(0.25, group=1, completion='β\n"x"')]
+    of_an_agent = dataclasses.replace(sample(None), episode=episode('"β"\n', state={"board": [None, 1]}))
+    written = [sample(1.0), of_an_agent, sample(0.25, group=1, completion='β\n"x"')]
     keep(tables, 2, *written)
     keep(tables, 3)
     assert steps_with_samples(tmp_path) == [2]
@@ -29,9 +36,10 @@ def test_a_table_gives_back_what_was_written_and_datasets_reads_it(tmp_path: Pat
 def test_an_attempt_removes_what_it_trains_again(tmp_path: Path) -> None:
     first = SampleTables(tmp_path, start_step=0)
     for step in (10, 20, 30):
-        keep(first, step, sample(0.0))
+        keep(first, step, sample(0.0), evaluated=[sample(0.0)])
     SampleTables(tmp_path, start_step=20)
-    assert steps_with_samples(tmp_path) == [10, 20]
+    for folder in (COMPLETIONS_FOLDER, EVALUATIONS_FOLDER):
+        assert steps_with_samples(tmp_path, folder=folder) == [10, 20]
 
 
 def test_a_torn_table_is_named(tmp_path: Path) -> None:
@@ -77,6 +85,21 @@ def test_the_newest_step_is_shown_with_every_reward(kept: Path, capsys: pytest.C
         "--- reward 1 (match 1, length none), advantage +0.5, 3 tokens, cut at maxTokens",
         "new 1.0",
     ]
+
+
+def test_an_evaluation_is_shown_when_it_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluated = dataclasses.replace(sample(0.5, completion="evaluated"), advantage=None)
+    keep(SampleTables(tmp_path, start_step=0), 20, sample(0.0), evaluated=[evaluated])
+    assert main(["samples", str(tmp_path), "--eval"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        *("evaluation after step 20: 1 of 1 groups", "", "=== prompt 1", "<s>colour 0?"),
+        *("--- reward 0.5 (match 0.5, length none), 3 tokens", "evaluated"),
+    ]
+    (tmp_path / EVALUATIONS_FOLDER / "step-000020.parquet").unlink()
+    assert main(["samples", str(tmp_path), "--eval"]) == 40
+    assert "those of each evaluation of dataset.eval are kept" in capsys.readouterr().err
 
 
 def test_a_step_that_was_not_kept_is_refused_with_those_that_were(

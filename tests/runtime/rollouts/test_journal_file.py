@@ -22,7 +22,7 @@ from grpo_runtime.rewards.chunk import Column
 from grpo_runtime.rewards.types import FailureKind, RewardFailure
 from grpo_runtime.rollouts.frames import Frame, decode_frames, encode_frame
 from grpo_runtime.rollouts.group import Group
-from grpo_runtime.rollouts.interface import AgentCalls, GenerateRequest, Rollout, VersionSpan
+from grpo_runtime.rollouts.interface import AgentCalls, AgentTurn, GenerateRequest, Rollout, VersionSpan
 from grpo_runtime.rollouts.journal.reader import file_of, read_step
 from grpo_runtime.rollouts.journal.records import Begun, Composed, Generated, Scored, Trained, decode_record
 from grpo_runtime.rollouts.journal.writer import JournalWriter
@@ -115,7 +115,11 @@ def test_an_episode_keeps_the_prompt_that_its_agent_gave_it_what_it_asked_for_an
 ) -> None:
     chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     trajectory = None if returned is None else {"chats": [chat], "state": {"board": [1]}}
-    calls = AgentCalls(3, {"temperature": 2}, {"tool": 1})
+    turns = [
+        AgentTurn(sequence=0, start=0, end=1, seconds=1.25, waited_seconds=0.5, chat=0, messages=(0, 1)),
+        AgentTurn(sequence=0, start=1, end=2, seconds=0.25, waited_seconds=0.0),
+    ]
+    calls = AgentCalls(environment="game", turns=turns, overridden={"temperature": 2}, failures={"tool": 1})
     rollout = replace(ROLLOUT, prompt_ids=(8, 8), returned=returned, trajectory=trajectory, calls=calls)
     (frame,), _ = decode_frames(encode_frame(Generated.of_group(group(rollout), 0, sampling=9).frame()))
     found = decode_record(frame)

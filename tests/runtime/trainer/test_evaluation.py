@@ -1,6 +1,7 @@
 """Evaluations: when they are due, what they ask engines for, what they say; training does not notice them."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from grpo_runtime.errors import KnownError, RewardServiceUnreachableError, UserE
 from grpo_runtime.model.tiny import char_tokenizer
 from grpo_runtime.rewards.chunk import Column
 from grpo_runtime.rollouts.group import Group
-from grpo_runtime.rollouts.interface import Rollout
+from grpo_runtime.rollouts.interface import AgentCalls, AgentTurn, Rollout
 from grpo_runtime.rollouts.prompting import make_groups
 from grpo_runtime.trainer.checkpoint.contents import RunState
 from grpo_runtime.trainer.distributed import Command
@@ -50,8 +51,9 @@ class ScriptedEvaluations:
         return reward
 
 
-def job(**options: Any) -> RunConfig:
+def job(*, report: dict[str, Any] | None = None, **options: Any) -> RunConfig:
     return run_config(
+        report=report or {},
         dataset={
             "source": "file:///train.jsonl",
             "eval": {"everySteps": 2, "source": "file:///eval.jsonl", **options},
@@ -136,6 +138,9 @@ def test_its_metrics_are_means_without_what_no_function_scored() -> None:
     }
     nothing = metrics(None, None)
     assert "eval/reward" not in nothing and not evaluation.is_best(nothing, step=2)
+    turn = AgentTurn(sequence=0, start=0, end=1, seconds=1.0, waited_seconds=0.0)
+    rollouts = [replace(each, calls=AgentCalls(environment="game", turns=[turn])) for each in rollouts]
+    assert metrics(0.25, None)["eval/env/game/reward"] == 0.25
     largest = metrics(3e38, 2e38)
     assert largest["eval/reward"] == largest["eval/rewards/a/mean"] == pytest.approx(2.5e38)
 
@@ -146,9 +151,24 @@ async def test_its_metrics_are_in_the_report_of_the_step_whose_weights_it_measur
     found = {step: report.get("eval/reward") for step, report in run.reporter.steps.items()}
     assert found == {1: None, 2: 0.25, 3: None, 4: 0.5, 5: 0.75}
     assert "time/evaluate_seconds" in run.reporter.steps[2]
+    kept = {step: report["evaluated"] for step, report in run.reporter.steps.items()}
+    assert [step for step, samples in kept.items() if samples] == [2, 4, 5]
+    assert [(sample.reward, sample.advantage) for sample in kept[4]] == [(0.5, None)] * 2
     asked = [requests[0].is_evaluation for requests in run.engines.requests]
     assert asked == [False, False, True, False, False, True, False, True]
     assert run.engines.versions[2] == PolicyVersion(3, 2)
+
+
+async def test_a_run_that_keeps_no_completions_keeps_none_of_evaluations(tmp_path: Path) -> None:
+    run = FakeRun(
+        tmp_path,
+        job(report={"samplesEverySteps": 0}),
+        rewards=REWARDS,
+        evaluation=evaluation_of(job()),
+        evaluations=ScriptedEvaluations([0.25, 0.5, 0.75]),
+    )
+    assert await run.train()
+    assert not any(report["evaluated"] for report in run.reporter.steps.values())
 
 
 async def test_its_seconds_are_no_part_of_those_of_a_step(tmp_path: Path) -> None:
@@ -224,6 +244,7 @@ async def test_an_evaluation_that_cannot_be_scored_is_told_of_and_ends_no_run(
     failed = {step: report.get("eval/failed") for step, report in run.reporter.steps.items()}
     assert failed == {1: None, 2: 0.0, 3: None, 4: 1.0, 5: 1.0}
     assert "eval/reward" not in run.reporter.steps[4]
+    assert not run.reporter.steps[4]["evaluated"]
     assert evaluation.marked == [(2, 0.5)]
     said = [record.message for record in caplog.records if record.name == "grpo_runtime.trainer.evaluation"]
     assert said == [

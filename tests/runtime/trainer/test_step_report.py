@@ -1,17 +1,17 @@
 """The completions of a step as people read them."""
 
+import math
 from dataclasses import replace
-
-import torch
+from typing import Any
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.algorithm.advantages import Advantages
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.model.tiny import char_tokenizer
+from grpo_runtime.report.episodes import Said
 from grpo_runtime.rewards.chunk import Column
 from grpo_runtime.rollouts.group import Group
-from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, VersionSpan
+from grpo_runtime.rollouts.interface import AgentCalls, AgentTurn, GenerateRequest, Rollout, VersionSpan
 from grpo_runtime.trainer.step_report import samples_of
 
 
@@ -36,11 +36,8 @@ def test_an_episode_is_shown_by_its_last_sequence_and_counted_by_all() -> None:
         rollouts=[replace(first, branches=branches)],
         columns=(Column(values=[1.0]),),
     )
-    advantages = Advantages(
-        advantages=torch.tensor([0.5]), rewards=torch.tensor([1.0]), is_std_zero=torch.tensor([False])
-    )
     decoder = CompletionDecoder.of(tokenizer)
-    [sample] = samples_of([group], names=["right"], advantages=advantages, decoder=decoder)
+    [sample] = samples_of([group], names=["right"], rewards=[1.0], advantages=[0.5], decoder=decoder)
     assert (sample.prompt, sample.completion, sample.is_terminated) == ("c=", "cba", False)
     assert (sample.num_tokens, sample.policy_versions, sample.engine) == (6, "1.3 1.3 1.4", "one, two")
 
@@ -80,11 +77,8 @@ def test_each_completion_has_its_own_group_rewards_advantage_and_origin() -> Non
             ),
         ],
         names=["right", "short"],
-        advantages=Advantages(
-            advantages=torch.tensor([0.7, -0.7, 0.0, 0.3], dtype=torch.float64),
-            rewards=torch.tensor([1.0, 0.25, torch.nan, 0.5], dtype=torch.float64),
-            is_std_zero=torch.zeros(4, dtype=torch.bool),
-        ),
+        rewards=[1.0, 0.25, math.nan, 0.5],
+        advantages=[0.7, -0.7, 0.0, 0.3],
         decoder=CompletionDecoder.of(tokenizer),
     )
     assert [sample.group for sample in samples] == [0, 0, 1, 1]
@@ -103,3 +97,64 @@ def test_each_completion_has_its_own_group_rewards_advantage_and_origin() -> Non
     assert [sample.is_terminated for sample in samples] == [True, False, True, True]
     assert [sample.engine for sample in samples] == ["one", "two", "one", "two"]
     assert {sample.policy_versions for sample in samples} == {"2.7 2.8"}
+
+
+def test_an_episode_is_shown_turn_by_turn_with_what_was_sampled_by_which_weights() -> None:
+    """One sequence of two turns, of which the second has weights of two versions, and one that brought its
+    tokens, twice."""
+    tokenizer = char_tokenizer(max_length_tokens=16)
+
+    def ids(text: str) -> tuple[int, ...]:
+        return tuple(tokenizer(text).input_ids)
+
+    def span(step: int, start: int, end: int) -> VersionSpan:
+        return VersionSpan(PolicyVersion(1, step), start, end)
+
+    def sequence(prompt: str, completion: str, *spans: VersionSpan) -> Rollout:
+        return Rollout(ids(prompt), ids(completion), (-1.0,) * len(completion), spans, True, "one")
+
+    def turn(sequence: int, start: int, end: int, **options: Any) -> AgentTurn:
+        return AgentTurn(sequence=sequence, start=start, end=end, seconds=2.0, waited_seconds=0.5, **options)
+
+    chat = [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": "ab", "tool_calls": []},
+        {"role": "tool", "content": "=c"},
+        {"role": "user", "content": ""},
+        {"role": "assistant", "content": "ba"},
+    ]
+    rollout = replace(
+        sequence("x=", "ab=cba", span(3, 0, 2), span(3, 4, 5), span(4, 5, 6)),
+        branches=(sequence("c=", "ab=cb", span(5, 0, 1), span(5, 4, 5)),),
+        returned=0.5,
+        trajectory={"chats": [chat], "state": {"board": [1]}},
+        calls=AgentCalls(
+            environment="game",
+            turns=[
+                turn(0, 0, 2, chat=0, messages=(0, 1)),
+                turn(0, 4, 6, chat=0, messages=(2, 4)),
+                *(turn(1, 0, 1), turn(1, 4, 5)),
+            ],
+        ),
+    )
+    group = Group(
+        step=4,
+        number=0,
+        prompt=Prompt(index=0, content="", columns={}),
+        requests=[GenerateRequest(rollout.prompt_ids, seed=0)],
+        rollouts=[rollout],
+        columns=(Column(values=[1.0]),),
+    )
+    decoder = CompletionDecoder.of(tokenizer)
+    [sample] = samples_of([group], names=["right"], rewards=[1.0], decoder=decoder)
+    episode = sample.episode
+    assert sample.advantage is None and episode is not None
+    assert (episode.environment, episode.returned, episode.state) == ("game", 0.5, {"board": [1]})
+    assert [(found.said, found.completion, found.policy_versions) for found in episode.turns] == [
+        ([Said("user", "x")], "ab", "1.3"),
+        ([Said("tool", "=c"), Said("user", "")], "ba", "1.3 1.4"),
+        ([Said("tokens", "c=")], "a", "1.5"),
+        ([Said("tokens", "b=c")], "b", "1.5"),
+    ]
+    assert [(found.sequence, found.num_tokens) for found in episode.turns] == [(1, 2), (1, 2), (2, 1), (2, 1)]
+    assert {(found.seconds, found.waited_seconds) for found in episode.turns} == {(2.0, 0.5)}

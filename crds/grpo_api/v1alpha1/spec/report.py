@@ -16,7 +16,8 @@ class ReportSpec(ApiModel):
 
     samples_every_steps: Annotated[int, Field(ge=0, le=10_000_000), NOT_STORED] = 10
     """Keep the completions of every so many steps, and of the last one, with their rewards as tables in
-    `completions/` of the output directory. 0 keeps none. Defaults to 10."""
+    `completions/` of the output directory, and of each evaluation in `evaluations/`. 0 keeps none.
+    Defaults to 10."""
 
 
 _Project = Annotated[

@@ -7,7 +7,7 @@ each of which is one call of an engine.
 import asyncio
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from grpo_runtime.engines.fleet.engine_calls import BadAnswerError, Bundle
@@ -137,8 +137,8 @@ class Dispatch:
         self._open: tuple[_Work, ...] = ()
         """Those of open calls, replaced as a whole because they are read in another thread."""
         self._waiting: deque[_Piece] = deque()
-        self._running: dict[asyncio.Task[list[Rollout]], tuple[_Piece, str]] = {}
-        """With the key of the engine that was asked."""
+        self._running: dict[asyncio.Task[list[Rollout]], tuple[_Piece, str, float]] = {}
+        """With the key of the engine that was asked, and when."""
         self._done: deque[asyncio.Task[list[Rollout]]] = deque()
         self._wake = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
@@ -195,7 +195,7 @@ class Dispatch:
         self._open = tuple(other for other in self._open if other is not work)
         self._waiting = deque(piece for piece in self._waiting if piece[0] is not work)
         ending: list[asyncio.Task[Any]] = [
-            task for task, (piece, _) in self._running.items() if piece[0] is work
+            task for task, (piece, _, _) in self._running.items() if piece[0] is work
         ]
         for task in ending:
             del self._running[task]
@@ -227,7 +227,7 @@ class Dispatch:
     def _hand_out(self) -> None:
         given: Counter[str] = Counter()
         load: Counter[str] = Counter()
-        for (work, index), key in self._running.values():
+        for (work, index), key, _ in self._running.values():
             given[key] += work.bundles[index].num_samples
             load[key] += self._cost(work.bundles[index])
         workers = self._source.workers()
@@ -244,7 +244,7 @@ class Dispatch:
             worker = self._choose(roomy, bundle, load)
             self._waiting.popleft()
             task = asyncio.ensure_future(worker.sample(bundle))
-            self._running[task] = ((work, index), worker.key)
+            self._running[task] = ((work, index), worker.key, self._clock())
             task.add_done_callback(self._note_done)
             given[worker.key] += bundle.num_samples
             load[worker.key] += self._cost(bundle)
@@ -297,12 +297,13 @@ class Dispatch:
             task = self._done.popleft()
             if task not in self._running:  # of a call that has ended
                 continue
-            piece, key = self._running.pop(task)
+            piece, key, asked_at = self._running.pop(task)
             work, index = piece
             error = asyncio.CancelledError() if task.cancelled() else task.exception()
             if error is None:
                 self._finished_at = self._clock()
-                work.take(index, task.result())
+                seconds = self._finished_at - asked_at
+                work.take(index, [replace(each, sampling_seconds=seconds) for each in task.result()])
             elif isinstance(error, asyncio.CancelledError | EngineError | BadAnswerError):
                 self._send_again(piece, key, error)
             elif isinstance(error, Exception):
@@ -327,6 +328,6 @@ class Dispatch:
         self._waiting.appendleft(piece)
 
     def _cancel_lost(self) -> None:
-        for task, (_, key) in self._running.items():
+        for task, (_, key, _) in self._running.items():
             if not task.done() and self._source.is_lost(key):
                 task.cancel()

@@ -163,7 +163,12 @@ class _Episodes:
         if is_cut:
             failures[EpisodeFailure.LIMIT] = failures.get(EpisodeFailure.LIMIT, 0) + 1
         rollout = self._rollout(session, sample, is_cut=is_cut)
-        calls = AgentCalls(session.record.num_calls, session.overridden, failures)
+        calls = AgentCalls(
+            environment=self._options.name,
+            turns=session.turns,
+            overridden=session.overridden,
+            failures=failures,
+        )
         finish(replace(rollout, returned=returned, trajectory=trajectory, calls=calls))
 
     def _trajectory(self, session: Session, said: Said, sample: Sample) -> dict[str, Any]:

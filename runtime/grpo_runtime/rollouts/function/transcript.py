@@ -64,6 +64,11 @@ class Transcript:
         return (*self._request.prompt_ids, *self._token_ids)
 
     @property
+    def num_tokens(self) -> int:
+        """Tokens of the completion so far."""
+        return len(self._token_ids)
+
+    @property
     def num_turns(self) -> int:
         """Turns that were sampled."""
         return self._num_turns

@@ -4,9 +4,10 @@ ready together.
 
 import asyncio
 import itertools
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from grpo_runtime.rollouts.interface import Engines, GenerateRequest, Rollout
@@ -31,8 +32,15 @@ class TurnSampler:
     """Samples the turns of all completions that are being made. A turn waits for no other one, but for the
     call before where engines take one at a time (`Engines.is_concurrent`)."""
 
-    def __init__(self, engines: Engines, *, quiet_seconds: float = QUIET_SECONDS) -> None:
+    def __init__(
+        self,
+        engines: Engines,
+        *,
+        quiet_seconds: float = QUIET_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._engines = engines
+        self._clock = clock
         self._quiet_seconds = quiet_seconds
         self._numbers = itertools.count()
         self._joined: set[int] = set()
@@ -98,6 +106,7 @@ class TurnSampler:
         if not turns:
             return
         requests = [turn.request for turn in turns]
+        begun = self._clock()
         call = asyncio.ensure_future(self._engines.generate(requests, stays_awake=True))
         # ends before the call when every turn is cancelled
         waiting = asyncio.gather(*(turn.rollout for turn in turns), return_exceptions=True)
@@ -116,4 +125,5 @@ class TurnSampler:
             elif error is not None:
                 turn.rollout.set_exception(error)
             else:
-                turn.rollout.set_result(call.result()[place])
+                seconds = self._clock() - begun
+                turn.rollout.set_result(replace(call.result()[place], sampling_seconds=seconds))

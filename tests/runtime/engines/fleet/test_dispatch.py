@@ -126,6 +126,25 @@ async def test_samples_are_passed_on_as_their_call_is_answered_and_once_when_an_
     assert sorted(finished, key=lambda found: found[0]) == list(enumerate(rollouts))
 
 
+async def test_a_sample_was_sampled_since_the_last_engine_got_it() -> None:
+    now = [100.0]
+
+    def takes(seconds: float, error: Exception | None = None) -> Behaviour:
+        def behave(worker: FakeWorker, bundle: Bundle) -> None:
+            now[0] += seconds
+            if error is not None:
+                raise error
+
+        return behave
+
+    bad, good = FakeWorker("a", takes(5.0, EngineGoneError("reset"))), FakeWorker("b", takes(3.0))
+    limits = DispatchLimits(max_in_flight=1, empty_wait_seconds=60.0, poll_seconds=0.01)
+    dispatch = Dispatch(fleet_of(bad, good), limits=limits, clock=lambda: now[0])
+    rollouts = await asyncio.wait_for(dispatch.run(singles(3)), 10)
+    # the first two were asked of both at once, and each answer came when both had taken their time
+    assert [rollout.sampling_seconds for rollout in rollouts] == [3.0, 8.0, 3.0]
+
+
 async def test_no_engine_gets_more_at_a_time_than_the_limit() -> None:
     worker = FakeWorker("a")
     await run(fleet_of(worker), 50, max_in_flight=7)

@@ -24,7 +24,6 @@ from grpo_runtime.rollouts.function.shared_process import HANG_SECONDS
 from grpo_runtime.rollouts.function.turn_sampler import TurnSampler
 from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import (
-    AgentCalls,
     FunctionFailedError,
     GenerateRequest,
     Rollout,
@@ -133,7 +132,11 @@ async def test_what_agents_sample_is_trained_and_what_games_and_tools_say_is_not
         assert game.prompt_ids == tokens(BEGIN)
         assert chat_tokenizer().decode(game.completion_ids) == f"0{END}{told}1{END}"
         assert game.num_sampled == 4 and game.is_terminated
-        assert game.calls == AgentCalls(2, {"temperature": 2})
+        assert game.calls is not None
+        assert (game.calls.environment, game.calls.overridden) == ("game", {"temperature": 2})
+        begin = 2 + len(tokens(told))
+        assert [(turn.start, turn.end) for turn in game.calls.turns] == [(0, 2), (begin, begin + 2)]
+        assert all(turn.seconds >= turn.waited_seconds >= 0 for turn in game.calls.turns)
     for tool in tools:
         assert tool.num_sampled == len(written(CALL)) + len(written(f"It is 3.{END}"))
         assert "<tool_response>3</tool_response>" in chat_tokenizer().decode(tool.completion_ids)
@@ -155,7 +158,7 @@ async def test_reward_functions_see_the_chats_of_an_episode_and_its_state_and_no
                 [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "0"}],
                 [
                     {"role": "user", "content": "Guess."},
-                    {"role": "assistant", "content": " 0"},
+                    {"role": "assistant", "content": "0"},
                     {"role": "user", "content": "higher"},
                     {"role": "assistant", "content": "1"},
                 ],
@@ -311,7 +314,8 @@ async def test_an_agent_that_goes_on_past_its_limit_has_what_it_sampled_until_th
     for episode in await play("goes_on_for_ever", policy, limits=Limits(turns=3)):
         assert [sequence.is_terminated for sequence in episode.sequences] == [False] * 3
         assert (episode.num_sampled, episode.returned) == (6, None)
-        assert episode.calls == AgentCalls(3, {}, {"limit": 1})
+        assert episode.calls is not None and len(episode.calls.turns) == 3
+        assert (episode.calls.overridden, episode.calls.failures) == ({}, {"limit": 1})
     assert len(policy.requests) == 6
 
 

@@ -70,6 +70,20 @@ async def test_turns_of_all_that_have_joined_are_one_call_in_the_order_of_joinin
     assert await tokens(*asked) == [2, 0, 1]
 
 
+async def test_a_turn_was_sampled_for_as_long_as_its_call_took_whenever_it_was_asked_for() -> None:
+    turns, now = Turns(HeldEngines(), num_joined=2), [10.0]
+    turns.sampler = TurnSampler(turns.engines, quiet_seconds=HUNG_SECONDS, clock=lambda: now[0])  # type: ignore[arg-type]
+    turns.numbers = [stack.enter_context(turns.sampler.joined()) for stack in turns.leave]
+    early = turns.ask(0)
+    await asyncio.sleep(0)
+    now[0] = 17.0
+    late = turns.ask(1)
+    assert await turns.engines.begun.get() == [0, 1]
+    now[0] = 19.5
+    turns.engines.ends.put_nowait(None)
+    assert [(await asked).sampling_seconds for asked in (early, late)] == [2.5, 2.5]
+
+
 async def test_one_that_leaves_is_not_waited_for() -> None:
     turns = Turns(HeldEngines(), num_joined=2)
     asked = turns.ask(1)
