@@ -19,6 +19,8 @@ _MODEL_FILES = rf"{_HUB}|pvc://{_OBJECT}(/[^?#]+)?|file:///[^?#]+"
 
 BUILTIN_TASKS = ("copy", "reverse", "add", "numbers")
 """Datasets that the runtime makes itself: `builtin://NAME`."""
+NUMBERS = "builtin://numbers"
+"""The prompts of a job without a dataset."""
 _NO_SCHEME = "[^:]+"
 _DATASET = (
     rf"builtin://({'|'.join(BUILTIN_TASKS)})|{_HUB}|pvc://{_OBJECT}/{_FILE}|configmap://{_OBJECT}/[-._a-zA-Z0-9]+"

@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
@@ -63,7 +63,7 @@ class LineProcess:
 
     async def start(self) -> None:
         """Raises UserError when the process does not find the user's function, and WorkerFailedError when it
-        ends or takes too long."""
+        ends, takes too long or cannot start what it needs."""
         program = self._program
         hidden = secret_folders(os.environ)
         if hidden is not None:
@@ -80,16 +80,12 @@ class LineProcess:
         )
         is_ready = False
         try:
-            async with asyncio.timeout(program.start_timeout_seconds):
-                first = await self.read()
+            first = await self._first_line()
             if "user_error" in first:
                 raise UserError(first["user_error"])
+            if "failure" in first:
+                raise WorkerFailedError(first["failure"])
             is_ready = True
-        except TimeoutError:
-            message = f"{program.what} took more than {program.start_timeout_seconds:.0f} s"
-            raise WorkerFailedError(message) from None
-        except WorkerFailedError as error:
-            raise WorkerFailedError(f"{program.what} ended the process: {error}") from error
         finally:
             if not is_ready:
                 await self.close()
@@ -128,6 +124,17 @@ class LineProcess:
         if not isinstance(reply, dict):
             raise WorkerFailedError(f"its process wrote no answer but {shortened(line)}")
         return reply
+
+    async def _first_line(self) -> dict[str, Any]:
+        program = self._program
+        try:
+            async with asyncio.timeout(program.start_timeout_seconds):
+                return await self.read()
+        except TimeoutError:
+            message = f"{program.what} took more than {program.start_timeout_seconds:.0f} s"
+            raise WorkerFailedError(message) from None
+        except WorkerFailedError as error:
+            raise WorkerFailedError(f"{program.what} ended the process: {error}") from error
 
     async def close(self) -> None:
         """End the process and everything it started; does nothing when there is no process."""
@@ -234,12 +241,13 @@ def serve(
     arguments: Sequence[str],
     *,
     load: Callable[[Any], T],
+    start: Callable[[T], Coroutine[Any, Any, None]] | None = None,
     answer: Callable[[T, Lines, asyncio.Runner], None],
 ) -> int:
     """The program of a worker, whose `arguments` are CONFIG, PARENT and HIDDEN, the folders that it is not to
-    read, or null where nothing is taken from it: `answer` gets what `load` makes of CONFIG, and reads
-    requests until they end or the parent does. Returns the exit code. A UserError of `load` is reported to
-    the parent."""
+    read, or null where nothing is taken from it: `answer` gets what `load` makes of CONFIG, once `start` has
+    made it ready, and reads requests until they end or the parent does. Returns the exit code. A UserError or
+    a WorkerFailedError of `load` and `start` is reported to the parent."""
     written_config, parent_pid, hidden = arguments
     die_with(int(parent_pid))
     if (folders := json.loads(hidden)) is not None:
@@ -250,8 +258,13 @@ def serve(
         lines = runner.run(_private_lines())
         try:
             loaded = load(config)
+            if start is not None:
+                runner.run(start(loaded))
         except UserError as error:
             lines.send({"user_error": str(error)})
+            return 1
+        except WorkerFailedError as error:
+            lines.send({"failure": str(error)})
             return 1
         lines.send({"ready": True})
         answer(loaded, lines, runner)

@@ -42,18 +42,21 @@ class FunctionFile:
         return cls(path=folder / code.key, function=code.function, place=place)
 
 
-def load_either(function: str | None, file: Mapping[str, Any] | None, *, field: str) -> Callable[..., Any]:
+def load_either(
+    function: str | None, file: Mapping[str, Any] | None, *, field: str, is_called: bool = True
+) -> Any:
     """The callable of a worker's config: in `file`, the fields of a FunctionFile as JSON has them, or else at
     `function`. Raises UserError as `load_file` and `load_function` do."""
     if file is not None:
-        return load_file(FunctionFile(**{**file, "path": Path(file["path"])}), field=field)
+        place = FunctionFile(**{**file, "path": Path(file["path"])})
+        return load_file(place, field=field, is_called=is_called)
     assert function is not None
-    return load_function(function, field=field)
+    return load_function(function, field=field, is_called=is_called)
 
 
-def load_function(path: str, *, field: str) -> Callable[..., Any]:
-    """The callable at `module:attribute`. Raises UserError that names `field` of the spec, and the module or
-    attribute that is missing."""
+def load_function(path: str, *, field: str, is_called: bool = True) -> Any:
+    """The callable at `module:attribute`, or anything there where it is not to be called. Raises UserError
+    that names `field` of the spec, and the module or attribute that is missing."""
     module_name, _, attribute = path.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -65,11 +68,13 @@ def load_function(path: str, *, field: str) -> Callable[..., Any]:
         raise UserError(
             f"{field}: importing module {module_name} failed: {type(error).__name__}: {error}"
         ) from error
-    return _function_of(module, attribute, place=f"module {module_name}", field=field)
+    found = _attribute_of(module, attribute, place=f"module {module_name}", field=field)
+    return _callable(found, attribute, place=f"module {module_name}", field=field) if is_called else found
 
 
-def load_file(file: FunctionFile, *, field: str) -> Callable[..., Any]:
-    """The callable in a file. Processes that its code starts by spawn find it too.
+def load_file(file: FunctionFile, *, field: str, is_called: bool = True) -> Any:
+    """The callable in a file, or anything there where it is not to be called. Processes that its code starts
+    by spawn find it too.
 
     Raises UserError, which names `field` of the spec, when the file or the function is missing, or when the
     file raises as it is run.
@@ -87,7 +92,8 @@ def load_file(file: FunctionFile, *, field: str) -> Callable[..., Any]:
         ) from error
     except Exception as error:
         raise UserError(f"{field}: running {place} failed: {type(error).__name__}: {error}") from error
-    return _function_of(module, file.function, place=place, field=field)
+    found = _attribute_of(module, file.function, place=place, field=field)
+    return _callable(found, file.function, place=place, field=field) if is_called else found
 
 
 def run_file(path: Path) -> ModuleType:
@@ -101,13 +107,17 @@ def run_file(path: Path) -> ModuleType:
     return module
 
 
-def _function_of(module: ModuleType, attribute: str, *, place: str, field: str) -> Callable[..., Any]:
+def _attribute_of(module: ModuleType, attribute: str, *, place: str, field: str) -> Any:
     if not hasattr(module, attribute):
         found = ", ".join(name for name in vars(module) if not name.startswith("_")) or "nothing public"
         raise UserError(f"{field}: {place} has no attribute {attribute}: it has {found}")
-    function: Callable[..., Any] = getattr(module, attribute)
-    if not callable(function):
-        raise UserError(f"{field}: {attribute} of {place} is a {type(function).__name__}, not a function")
+    return getattr(module, attribute)
+
+
+def _callable(found: Any, attribute: str, *, place: str, field: str) -> Callable[..., Any]:
+    if not callable(found):
+        raise UserError(f"{field}: {attribute} of {place} is a {type(found).__name__}, not a function")
+    function: Callable[..., Any] = found
     return function
 
 

@@ -96,7 +96,7 @@ async def _start_agents(run_config: RunConfig, prompts: tuple[Prompt, ...], *, v
     columns = prompts[0].columns if prompts else ()
     for environment in run_config.environments or ():
         options = agent_options(environment, run_config, volumes_dir=volumes_dir, columns=columns)
-        for warning in warnings_of(options.field, function=options.function, file=options.file):
+        for warning in warnings_of(options.field, options.code):
             _log.warning("%s", warning)
         # without the data it is not known what it can be called with
         async with Agent(options if prompts else replace(options, columns=None)):

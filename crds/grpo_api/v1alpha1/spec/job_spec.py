@@ -7,6 +7,7 @@ from pydantic import Field
 
 from grpo_api.changes import MAY_CHANGE, Transition
 from grpo_api.rule import Follows, TextRule, rule
+from grpo_api.source import NUMBERS
 from grpo_api.v1alpha1.spec.asynchronous import (
     async_has_rollout,
     batch_is_trained_once,
@@ -253,7 +254,7 @@ class GRPOJobSpec(RunSections):
     @property
     def resolved_dataset(self) -> DatasetSpec:
         """`dataset`, or the numbers that agents make tasks of."""
-        return self.dataset or DatasetSpec(source="builtin://numbers")
+        return self.dataset or DatasetSpec(source=NUMBERS)
 
     @property
     def resolved_rewards(self) -> tuple[RewardSpec, ...]:

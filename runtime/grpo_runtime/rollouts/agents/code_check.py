@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from grpo_runtime.process.user_code import FunctionFile
+from grpo_runtime.rollouts.agents.kinds import AgentCode
 
 RUNS_CODE = frozenset(
     {
@@ -19,10 +19,11 @@ RUNS_CODE = frozenset(
 """What runs a text as code, or as a command."""
 
 
-def warnings_of(field: str, *, function: str | None, file: FunctionFile | None) -> Iterator[str]:
+def warnings_of(field: str, code: AgentCode) -> Iterator[str]:
     """A sentence for each place of an agent's module that runs code. Other modules that it imports are not
     looked at, and a module that is not found, or is no Python, has none: starting it says so."""
-    path = file.path if file is not None else _path_of(str(function).partition(":")[0])
+    function = (code.function or "").partition(":")[0]
+    path = code.file.path if code.file is not None else _path_of(function)
     if path is None or path.suffix != ".py" or not path.is_file():
         return
     try:

@@ -22,7 +22,7 @@ from grpo_runtime.gateway.serving import served
 from grpo_runtime.gateway.session import ChatModel, Limits
 from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.process.background import run_together
-from grpo_runtime.process.user_code import FunctionFile
+from grpo_runtime.rollouts.agents.kinds import kind_of
 from grpo_runtime.rollouts.agents.source import Agent, AgentOptions
 from grpo_runtime.rollouts.collect import Source, Take
 from grpo_runtime.rollouts.function.tries import Part
@@ -165,11 +165,11 @@ def agent_options(
     spec: EnvironmentSpec, run_config: RunConfig, *, volumes_dir: Path, columns: Collection[str]
 ) -> AgentOptions:
     """How the agent of an environment is called, and what it may use."""
-    code, limits = spec.config_map, spec.limits
+    kind, limits = kind_of(spec), spec.limits
     return AgentOptions(
         name=spec.name,
-        function=spec.function,
-        file=None if code is None else FunctionFile.of_spec(code, volumes_dir=volumes_dir),
+        kind=kind,
+        code=kind.of_spec(spec, run_config, volumes_dir),
         limits=Limits(
             turns=limits.turns,
             tokens=limits.tokens or run_config.engine.max_model_len,

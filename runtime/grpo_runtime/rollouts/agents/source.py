@@ -15,7 +15,7 @@ from grpo_runtime.data.seeds import turn_seed
 from grpo_runtime.gateway.gateway import Gateway
 from grpo_runtime.gateway.session import Limits, Session
 from grpo_runtime.process.line_worker import WorkerFailedError, WorkerProgram, shortened
-from grpo_runtime.process.user_code import FunctionFile
+from grpo_runtime.rollouts.agents.kinds import AgentCode, AgentKind
 from grpo_runtime.rollouts.collect import Source
 from grpo_runtime.rollouts.function.function_process import FunctionProcess, Said
 from grpo_runtime.rollouts.function.shared_process import HANG_SECONDS, SharedProcess, blocked_message
@@ -37,12 +37,12 @@ _MOST_FAILURES = 10**6
 
 @dataclass(frozen=True, kw_only=True)
 class AgentOptions:
-    """An environment whose agent is a coroutine: exactly one of `function` and `file` is set."""
+    """An environment."""
 
     name: str
-    function: str | None
-    """`module:attribute`, importable where the trainer runs."""
-    file: FunctionFile | None
+    kind: AgentKind
+    code: AgentCode
+    """What plays its episodes."""
     limits: Limits
     """What one episode may use."""
     columns: tuple[str, ...] | None = None
@@ -65,10 +65,11 @@ class Agent(SharedProcess):
         pauses_seconds: Sequence[float] = PAUSES_SECONDS,
         hang_seconds: float = HANG_SECONDS,
     ) -> None:
+        code = options.code
         program = WorkerProgram(
-            module="grpo_runtime.rollouts.agents.worker",
+            module=options.kind.module,
             config=worker_config(
-                options.function, options.file, field=options.field, columns=options.columns
+                code.function, code.file, field=options.field, columns=options.columns, **code.more
             ),
             what=f"{options.field}: starting its agent",
         )

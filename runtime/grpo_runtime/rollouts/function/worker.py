@@ -61,7 +61,7 @@ def worker_config(function: str | None, file: FunctionFile | None, *, field: str
 def find_function(config: dict[str, Any]) -> UserFunction:
     """The coroutine function that CONFIG names. Raises UserError when there is none."""
     field = config["field"]
-    function = load_either(config["function"], config["file"], field=field)
+    function: UserFunction = load_either(config["function"], config["file"], field=field)
     if not inspect.iscoroutinefunction(function):
         raise UserError(f"{field}: the function is no coroutine: write `async def`, and await its turns")
     return function

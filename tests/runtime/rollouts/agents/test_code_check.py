@@ -7,6 +7,7 @@ import pytest
 
 from grpo_runtime.process.user_code import FunctionFile
 from grpo_runtime.rollouts.agents.code_check import calls_of, warnings_of
+from grpo_runtime.rollouts.agents.kinds import AgentCode
 
 
 @pytest.mark.parametrize(
@@ -32,8 +33,9 @@ def test_the_warning_names_the_environment_the_line_and_what_to_do(
     (package / "__init__.py").write_text("raise AssertionError('it is not imported')")
     (package / "code.py").write_text("async def agent(client):\n    eval('1')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    [warning] = warnings_of("environment game", function="games.code:agent", file=None)
+    [warning] = warnings_of("environment game", AgentCode(function="games.code:agent"))
     assert warning.startswith("environment game: line 2 of code.py calls eval: if that is code which the")
     file = FunctionFile(path=package / "code.py", function="agent", place="key code.py of ConfigMap games")
-    assert list(warnings_of("environment game", function=None, file=file)) == [warning]
-    assert list(warnings_of("environment game", function="games.none:agent", file=None)) == []
+    assert list(warnings_of("environment game", AgentCode(file=file))) == [warning]
+    assert list(warnings_of("environment game", AgentCode())) == []
+    assert list(warnings_of("environment game", AgentCode(function="games.none:agent"))) == []

@@ -19,6 +19,7 @@ from grpo_runtime.gateway.serving import served
 from grpo_runtime.gateway.session import Limits
 from grpo_runtime.process.confinement import landlock_version
 from grpo_runtime.process.line_worker import WorkerFailedError
+from grpo_runtime.rollouts.agents.kinds import COROUTINE, AgentCode
 from grpo_runtime.rollouts.agents.source import Agent, AgentOptions, failures_in, returned_by
 from grpo_runtime.rollouts.function.shared_process import HANG_SECONDS
 from grpo_runtime.rollouts.function.turn_sampler import TurnSampler
@@ -95,8 +96,8 @@ async def play_groups(
     gateway = Gateway(chat_model(), TurnSampler(policy))  # type: ignore[arg-type]
     options = AgentOptions(
         name="game",
-        function=f"agent_examples:{agent}",
-        file=None,
+        kind=COROUTINE,
+        code=AgentCode(function=f"agent_examples:{agent}"),
         limits=limits or Limits(),
     )
 
