@@ -1,5 +1,5 @@
-"""Completions that agents of the user make by calls of an API for chats, which the gateway answers.
+"""Completions that are made by calls of an API for chats, which the gateway answers.
 
-`source` is rank 0's side: a session for each completion. The user's code runs in a process of its own
-(`worker`).
+`source` is rank 0's side: a session for each completion. What makes the calls runs in a process of its own
+(`worker`), by the kind of the environment (`kinds`): a `coroutine` of the user, or `tools`.
 """

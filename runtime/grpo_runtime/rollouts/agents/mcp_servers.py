@@ -69,8 +69,9 @@ class Connection:
         """Whether calls can be made, as far as is known."""
         return self._client is not None
 
-    async def open(self, *, seconds: float = START_SECONDS) -> None:
+    async def open(self) -> None:
         """Wait until the server has named its tools. Raises ServerLostError where it does not."""
+        seconds = START_SECONDS
         is_open = False
         try:
             async with asyncio.timeout(seconds):
@@ -228,6 +229,12 @@ class SharedServer:
                 await self._newest.open()
             return self._newest
 
+    async def close(self) -> None:
+        """End the newest one."""
+        async with self._lock:
+            if self._newest is not None:
+                await self._newest.close()
+
 
 class McpServers:
     """All servers of an environment."""
@@ -271,6 +278,10 @@ class McpServers:
             yield calls
         finally:
             await asyncio.gather(*(connection.close() for connection in own))
+
+    async def close(self) -> None:
+        """End all that is shared."""
+        await asyncio.gather(*(server.close() for server in self._shared.values()))
 
     async def _tools(self, server: McpServer, *, field: str) -> Sequence[Tool]:
         try:

@@ -29,7 +29,10 @@ def _reward(found: object) -> float | None:
     if found is None:
         return None
     if not isinstance(found, int | float):
-        raise TypeError(f"the agent returned {type(found).__name__}: return a number, or None")
+        raise TypeError(
+            f"the agent returned {type(found).__name__}: return a number, or None, or a dict with such a "
+            "reward and a state"
+        )
     try:
         number = float(found)
     except OverflowError:

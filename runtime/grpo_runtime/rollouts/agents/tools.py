@@ -71,6 +71,11 @@ class ToolPlayer:
         if not found:
             raise UserError(f"{self._field}: its MCP servers have no tools: name others, or a function")
 
+    async def close(self) -> None:
+        """End the servers."""
+        if self._servers is not None:
+            await self._servers.close()
+
     async def play(self, episode: Episode) -> Mapping[str, Any]:
         """One episode."""
         thread = EpisodeThread()

@@ -212,7 +212,7 @@ def _tool(function: Callable[..., Any], *, field: str) -> Tool:
     parameters = inspect.signature(function).parameters.values()
     return Tool(
         json=schema,
-        place=f"the tools of {field}",
+        place="its own code",
         has_others=any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters),
     )
 

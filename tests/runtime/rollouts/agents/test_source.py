@@ -1,7 +1,6 @@
 """Episodes of agents in their own process, over engines that are a fake: what is trained, and what happens
 when an agent fails."""
 
-import asyncio
 import math
 import os
 from collections.abc import Sequence
@@ -9,24 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chats import END, ScriptedPolicy, chat_model, chat_tokenizer, tokens, written
+from chats import END, chat_tokenizer, tokens, written
+from playing import SEEDS, Policy, group_of, play_groups
 
 from grpo_api.contract.environment import Env
-from grpo_runtime.data.prompt import Prompt
-from grpo_runtime.gateway.gateway import Gateway
-from grpo_runtime.gateway.server import application
-from grpo_runtime.gateway.serving import served
 from grpo_runtime.gateway.session import Limits
 from grpo_runtime.process.confinement import landlock_version
 from grpo_runtime.process.line_worker import WorkerFailedError
 from grpo_runtime.rollouts.agents.kinds import COROUTINE, AgentCode
-from grpo_runtime.rollouts.agents.source import Agent, AgentOptions, failures_in, returned_by
+from grpo_runtime.rollouts.agents.source import AgentOptions, failures_in, returned_by
 from grpo_runtime.rollouts.function.shared_process import HANG_SECONDS
-from grpo_runtime.rollouts.function.turn_sampler import TurnSampler
-from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import (
     FunctionFailedError,
-    GenerateRequest,
     Rollout,
     RolloutLostError,
 )
@@ -37,19 +30,8 @@ def examples_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}")
 
 
-HUNG_SECONDS = 60.0
-SEEDS = (11, 12)
 CALL = '<tool_call>\n{"name":"add","arguments":{"b":2,"a":1}}\n</tool_call>' + END
 BEGIN = "<|im_start|>user\nGuess.<|im_end|>\n<|im_start|>assistant\n"
-
-
-class Policy(ScriptedPolicy):
-    """It can rest."""
-
-    is_awake = True
-
-    async def rest(self) -> None:
-        self.is_awake = False
 
 
 async def play(
@@ -63,56 +45,21 @@ async def play(
 ) -> list[Rollout]:
     """The completions of a group."""
     group = group_of(columns or {})
-    await play_groups(agent, policy, [group], limits=limits, hang_seconds=hang_seconds, num_tries=num_tries)
+    options = options_of(agent, limits)
+    await play_groups(options, policy, [group], hang_seconds=hang_seconds, num_tries=num_tries)
     return group.completions
 
 
 async def play_each(agents: Sequence[str], policy: Policy) -> list[list[Rollout]]:
     """The completions of a group for each of these examples, all in one process."""
     groups = [group_of({"plays": agent, "high": "1"}) for agent in agents]
-    await play_groups("plays_what_the_row_says", policy, groups)
+    await play_groups(options_of("plays_what_the_row_says"), policy, groups)
     return [group.completions for group in groups]
 
 
-def group_of(columns: dict[str, Any]) -> Group:
-    prompt = Prompt(index=0, content="Guess.", columns=columns)
-    return Group(
-        step=2,
-        number=0,
-        prompt=prompt,
-        requests=[GenerateRequest(tokens("Guess."), seed) for seed in SEEDS],
-    )
-
-
-async def play_groups(
-    agent: str,
-    policy: Policy,
-    groups: Sequence[Group],
-    *,
-    limits: Limits | None = None,
-    hang_seconds: float = HANG_SECONDS,
-    num_tries: int = 3,
-) -> None:
-    gateway = Gateway(chat_model(), TurnSampler(policy))  # type: ignore[arg-type]
-    options = AgentOptions(
-        name="game",
-        kind=COROUTINE,
-        code=AgentCode(function=f"agent_examples:{agent}"),
-        limits=limits or Limits(),
-    )
-
-    def take(group: Group, index: int, rollout: Rollout) -> None:
-        group.rollouts[index] = rollout
-
-    app = application(gateway, given={})
-    async with (
-        asyncio.timeout(HUNG_SECONDS),
-        served(app) as url,
-        Agent(options, pauses_seconds=[0.0] * (num_tries - 1), hang_seconds=hang_seconds) as running,
-    ):
-        source = running.over(policy, gateway, url=f"{url}/v1")  # type: ignore[arg-type]
-        await source.sample(groups, take=take)
-    assert not policy.is_awake
+def options_of(agent: str, limits: Limits | None = None) -> AgentOptions:
+    code = AgentCode(function=f"agent_examples:{agent}")
+    return AgentOptions(name="game", kind=COROUTINE, code=code, limits=limits or Limits())
 
 
 def counts_up(prompt: str) -> str:

@@ -1,0 +1,143 @@
+"""MCP servers that are real programs: those that all episodes use, those of one, and those that are lost."""
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_runtime.process.line_worker import WorkerFailedError
+from grpo_runtime.rollouts.agents import mcp_servers
+from grpo_runtime.rollouts.agents.mcp_servers import McpServers, ServerLostError
+from grpo_runtime.rollouts.agents.toolset import ToolFailedError
+
+EXAMPLE = str(Path(__file__).with_name("mcp_example.py"))
+TOOLS = ["plus", "fails", "processes", "dies", "hangs"]
+
+
+def server(name: str = "example", **fields: Any) -> dict[str, Any]:
+    given = {"name": name, "url": None, "command": None, "per_session": False, **fields}
+    return {**given, "command": given["command"] or (None if given["url"] else [sys.executable, EXAMPLE])}
+
+
+@asynccontextmanager
+async def started(*servers: dict[str, Any]) -> AsyncIterator[McpServers]:
+    """Servers that end with the test."""
+    found = McpServers(servers)
+    async with asyncio.timeout(60):
+        await found.start(field="environment game")
+        try:
+            yield found
+        finally:
+            await found.close()
+
+
+def is_there(pid: str) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+async def test_all_episodes_share_a_program_and_one_that_has_died_is_started_again(
+    capfd: pytest.CaptureFixture[str],
+):
+    async with started(server()) as servers:
+        async with servers.opened() as calls, servers.opened() as others:
+            assert list(calls) == TOOLS
+            assert await calls["plus"]({"a": 1, "b": 2}) == "3"
+            with pytest.raises(ToolFailedError, match="Error executing tool fails"):
+                await calls["fails"]({})
+            pid, child = (await calls["processes"]({})).split()
+            assert (await others["processes"]({})).split()[0] == pid
+            with pytest.raises(
+                ServerLostError, match=r"MCP server example was lost: .* It wrote: .*the disk is full"
+            ):
+                await calls["dies"]({})
+            with pytest.raises(ServerLostError, match="MCP server example was lost"):
+                await others["plus"]({"a": 1, "b": 2})
+        async with servers.opened() as calls:
+            other, _ = (await calls["processes"]({})).split()
+        assert other != pid
+        assert not is_there(child)
+    assert not is_there(other)
+    assert "[MCP server example] the index is read\n" in capfd.readouterr().err
+
+
+async def test_an_episode_has_a_program_of_its_own_that_ends_with_it_also_where_it_hangs():
+    async with started(server(per_session=True)) as servers:
+        async with servers.opened() as calls:
+            first = (await calls["processes"]({})).split()
+        assert not any(map(is_there, first))
+        processes: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
+
+        async def hanging() -> None:
+            async with servers.opened() as calls:
+                processes.set_result((await calls["processes"]({})).split())
+                await calls["hangs"]({})
+
+        episode = asyncio.create_task(hanging())
+        found = await processes
+        episode.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await episode
+        assert first[0] != found[0]
+        assert not any(map(is_there, found))
+
+
+async def test_a_server_at_an_address_is_called_and_is_lost_with_its_program():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    program = await asyncio.create_subprocess_exec(sys.executable, EXAMPLE, f"{port}")
+    try:
+        await _listening(port)
+        async with started(server(url=f"http://127.0.0.1:{port}/mcp")) as servers:
+            async with servers.opened() as calls:
+                assert await calls["plus"]({"a": 1, "b": 2}) == "3"
+                program.kill()
+                await program.wait()
+                with pytest.raises(ServerLostError, match="MCP server example was lost"):
+                    await calls["plus"]({"a": 1, "b": 2})
+            with pytest.raises(ServerLostError):
+                async with servers.opened():
+                    pass
+    finally:
+        if program.returncode is None:
+            program.kill()
+        await program.wait()
+
+
+async def _listening(port: int) -> None:
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                await asyncio.sleep(0.05)
+            else:
+                writer.close()
+                return
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        (
+            {"command": [sys.executable, "-c", "import sys; sys.exit('no key is set')"]},
+            "environment game: MCP server example did not start: .* It wrote: no key is set",
+        ),
+        ({"command": ["sleep", "1000"]}, r"did not start: it did not start within 0\.5 s"),
+        ({"command": ["no-such-program"]}, "did not start: .*no-such-program cannot be run: "),
+        ({"url": "http://127.0.0.1:9/mcp"}, "did not start: "),
+    ],
+)
+async def test_a_server_that_does_not_start_is_named_with_what_it_wrote(
+    fields: dict[str, Any], sentence: str, monkeypatch: pytest.MonkeyPatch
+):
+    is_late = fields.get("command", [""])[0] == "sleep"
+    monkeypatch.setattr(mcp_servers, "START_SECONDS", 0.5 if is_late else 30.0)
+    with pytest.raises(WorkerFailedError, match=sentence):
+        async with started(server(**fields)):
+            pass

@@ -1,0 +1,191 @@
+"""The loop of calls of an environment that is tools."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chats import END, chat_tokenizer
+from playing import Policy, group_of, play_groups
+from tool_scripts import ScriptedClient, played
+
+from grpo_runtime.errors import UserError
+from grpo_runtime.gateway.session import Limits
+from grpo_runtime.rollouts.agents.kinds import TOOLS, AgentCode
+from grpo_runtime.rollouts.agents.source import AgentOptions
+from grpo_runtime.rollouts.agents.tools import ToolPlayer
+from grpo_runtime.rollouts.interface import Rollout
+
+
+@pytest.fixture(autouse=True)
+def examples_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}")
+
+
+def player_of(
+    name: str, *, has_prompts: bool = True, columns: Sequence[str] | None = ("goal",)
+) -> ToolPlayer:
+    return ToolPlayer(
+        {
+            "field": "environment game",
+            "function": f"tool_examples:{name}",
+            "file": None,
+            "columns": columns,
+            "servers": [],
+            "has_prompts": has_prompts,
+        }
+    )
+
+
+async def test_the_policy_calls_methods_of_an_object_of_its_own_until_it_calls_none():
+    client = ScriptedClient([("up", '{"by": 2}'), ("later", "{}")], [("up", '{"by": 0}')], "There.", "More.")
+    said = await played(player_of("Counter"), client)
+    assert said == {"reward": 1.0, "state": None, "failures": {}}
+    assert client.messages[0] == {"role": "user", "content": "Go. Count to 3."}
+    assert client.told == ["2", '{"count": 3}', "3"]
+    assert [tool["function"]["name"] for tool in client.tools] == ["breaks", "later", "meets", "up", "waits"]
+
+
+async def test_what_reset_says_is_behind_the_last_words_of_the_user():
+    player = player_of("Counter")
+    system = {"role": "system", "content": "Be brief."}
+    chat = [system, {"role": "user", "content": "Go."}, {"role": "assistant", "content": "Yes?"}]
+    client = ScriptedClient("There.")
+    await played(player, client, prompt=chat)
+    assert client.messages == [system, {"role": "user", "content": "Go. Count to 3."}, chat[2]]
+    assert chat[1]["content"] == "Go."
+    client = ScriptedClient("There.")
+    await played(player, client, prompt=[system])
+    assert client.messages == [system, {"role": "user", "content": " Count to 3."}]
+
+
+async def test_without_a_dataset_the_task_is_what_reset_says_alone():
+    client = ScriptedClient("There.")
+    await played(player_of("Counter", has_prompts=False), client, prompt="417")
+    assert client.messages == [{"role": "user", "content": " Count to 3."}]
+
+
+async def test_broken_calls_and_tools_that_fail_are_told_to_the_policy_and_counted_apart():
+    calls = [("jump", "{}"), ("up", "{"), ("up", '{"by": "far"}'), ("breaks", "{}"), ("up", '{"by": 3}')]
+    client = ScriptedClient(calls, "There.")
+    said = await played(player_of("Counter"), client)
+    assert said == {"reward": 1.0, "state": None, "failures": {"policy": 3, "tool": 1}}
+    assert client.told == [
+        "Error: there is no tool jump, but breaks, later, meets, up, waits",
+        "Error: the arguments of up are no JSON: Expecting property name enclosed in double quotes: "
+        "line 1 column 2 (char 1)",
+        "Error: the arguments of up are wrong: by: 'far' is not of type 'integer'",
+        "Error: OSError: the disk is full",
+        "3",
+    ]
+
+
+async def test_a_limit_ends_the_loop_and_the_reward_is_asked():
+    """The client's script ends with a refused call."""
+    assert (await played(player_of("Counter"), ScriptedClient([("up", '{"by": 3}')])))["reward"] == 1.0
+
+
+async def test_a_reply_that_was_cut_ends_the_loop_with_its_calls_unmade():
+    client = ScriptedClient([("up", '{"by": 3}')], "There.", finish_reason="length")
+    assert (await played(player_of("Counter"), client))["reward"] == 0.0
+    assert client.told == []
+
+
+async def test_a_tool_that_blocks_keeps_no_other_episode_waiting():
+    player = player_of("Counter")
+    clients = ScriptedClient([("waits", "{}")], "There."), ScriptedClient([("meets", "{}")], "There.")
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(played(player, client) for client in clients))
+    assert [client.told for client in clients] == [["met"], ["met"]]
+
+
+async def test_rewards_may_be_awaited_and_functions_have_none():
+    assert (await played(player_of("Judged"), ScriptedClient("There.")))["reward"] == 0.25
+    client = ScriptedClient([("add", '{"a": 1, "b": 2}'), ("echo", '{"text": "on"}')], "There.")
+    said = await played(player_of("BOTH"), client)
+    assert (said["reward"], client.told) == (None, ["3", "on"])
+    assert client.messages[0] == {"role": "user", "content": "Go."}
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "sentence"),
+    [
+        ("FailsAtReset", ConnectionError, "no game server"),
+        ("HasNoNumber", TypeError, "returned str: return a number"),
+    ],
+)
+async def test_reset_and_get_reward_that_fail_are_failures_of_the_environment(
+    name: str, error: type[Exception], sentence: str
+):
+    with pytest.raises(error, match=sentence):
+        await played(player_of(name), ScriptedClient("There."))
+
+
+async def test_two_tools_of_one_name_are_an_error_that_says_where_they_are():
+    sentence = "environment game: its own code and its own code both have a tool add: rename one"
+    with pytest.raises(UserError, match=sentence):
+        await player_of("TWICE").start()
+
+
+EXAMPLE = str(Path(__file__).with_name("mcp_example.py"))
+SHELL = {"name": "shell", "url": None, "command": [sys.executable, EXAMPLE], "per_session": False}
+
+
+async def episodes_of(
+    policy: Policy, *, function: str | None, servers: Sequence[Any] = (), limits: Limits | None = None
+) -> list[Rollout]:
+    """Those of a group, in a worker of their own."""
+    more = {"servers": list(servers), "has_prompts": True}
+    options = AgentOptions(
+        name="game",
+        kind=TOOLS,
+        code=AgentCode(function=function, more=more),
+        limits=limits or Limits(),
+        columns=("goal",),
+    )
+    group = group_of({"goal": 3})
+    await play_groups(options, policy, [group], num_tries=1)
+    return group.completions
+
+
+def is_there(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def called(name: str, **arguments: Any) -> str:
+    call = {"name": name, "arguments": arguments}
+    return f"<tool_call>\n{json.dumps(call)}\n</tool_call>{END}"
+
+
+def text_of(episode: Rollout) -> str:
+    return chat_tokenizer().decode(episode.completion_ids)
+
+
+async def test_an_episode_of_tools_is_one_sequence_and_a_limit_cuts_it_with_its_reward():
+    policy = Policy(lambda prompt: called("up", by=1 if "Error: " in prompt else "far"))
+    for episode in await episodes_of(policy, function="tool_examples:Counter", limits=Limits(turns=4)):
+        assert (episode.returned, episode.is_terminated, len(episode.sequences)) == (1.0, False, 1)
+        assert episode.calls is not None
+        assert episode.calls.failures == {"policy": 1, "limit": 1}
+        assert text_of(episode).count("<tool_response>") == 3
+        assert "Guess. Count to 3." in chat_tokenizer().decode(episode.prompt_ids)
+
+
+async def test_functions_and_a_server_are_one_set_of_tools_and_no_process_is_left():
+    def says(prompt: str) -> str:
+        if "<tool_response>" not in prompt:
+            return called("add", a=1, b=2)
+        return f"There.{END}" if "<tool_response>3</tool_response>" not in prompt else called("processes")
+
+    def plays(prompt: str) -> str:
+        return f"There.{END}" if prompt.count("<tool_response>") == 2 else says(prompt)
+
+    episodes = await episodes_of(Policy(plays), function="tool_examples:add", servers=[SHELL])
+    found = [text_of(episode).split("<tool_response>")[2].split("<")[0].split() for episode in episodes]
+    pids = {int(pid) for pair in found for pid in pair}
+    assert len(pids) == 3
+    assert not [pid for pid in pids if is_there(pid)]

@@ -1,0 +1,60 @@
+"""Episodes of tools in this process, with a client that is a fake."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+from openai import RateLimitError
+
+from grpo_runtime.rollouts.agents.tools import ToolPlayer
+from grpo_runtime.rollouts.agents.worker import Episode, Task
+
+Said = str | list[tuple[str, str]]
+
+
+class ScriptedClient:
+    """A client whose answers are a script: texts, and calls of tools. Behind its end a limit refuses."""
+
+    def __init__(self, *script: Said, finish_reason: str | None = None) -> None:
+        self.messages: list[Any] = []
+        self.tools: list[Any] = []
+        self._script = list(script)
+        self._finish_reason = finish_reason
+        self.chat = SimpleNamespace(completions=self)
+
+    async def create(self, *, model: str, messages: Sequence[Any], tools: Sequence[Any]) -> Any:
+        self.messages, self.tools = [*messages], [*tools]
+        if not self._script:
+            request = httpx.Request("POST", "http://gateway")
+            raise RateLimitError("limits.turns", response=httpx.Response(429, request=request), body=None)
+        said = self._script.pop(0)
+        calls = [
+            SimpleNamespace(
+                id=f"{place}",
+                type="function",
+                function=SimpleNamespace(name=name, arguments=arguments),
+            )
+            for place, (name, arguments) in enumerate([] if isinstance(said, str) else said)
+        ]
+        reason = self._finish_reason or ("tool_calls" if calls else "stop")
+        message = SimpleNamespace(role="assistant", tool_calls=calls or None)
+        return SimpleNamespace(choices=[SimpleNamespace(message=message, finish_reason=reason)])
+
+    @property
+    def told(self) -> list[str]:
+        """What tools answered."""
+        return [
+            message["content"]
+            for message in self.messages
+            if isinstance(message, dict) and message["role"] == "tool"
+        ]
+
+
+async def played(
+    player: ToolPlayer, client: ScriptedClient, *, prompt: Any = "Go.", **columns: Any
+) -> dict[str, Any]:
+    """What the last line of an episode with this script says."""
+    await player.start()
+    task = Task(prompt=prompt, columns=columns or {"goal": 3}, sample_index=0, seed=1)
+    return dict(await player.play(Episode(task=task, client=client, untrained=client)))  # type: ignore[arg-type]
