@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -53,12 +54,18 @@ class Case:
     """The case that it is compared with."""
     is_chat: bool = False
     """Whether it trains the chat policy, on its own questions."""
-    agent: str | None = None
-    """A coroutine that makes the completions by a client of OpenAI's API."""
+    environment: dict[str, Any] | None = None
+    """What makes the completions by calls of an API for chats, but for its name."""
 
     def job(self, seed: int) -> dict[str, Any]:
         """The GRPOJob of one run."""
         kind = "function" if ":" in self.truth else "builtin"
+        sampling = {"maxTokens": self.max_tokens, **self.sampling}
+        if "tools" in (self.environment or {}):
+            # a slow import
+            from grpo_learning.chat_tools import BRIEF_TEMPLATE
+
+            sampling["chatTemplate"] = BRIEF_TEMPLATE
         rewards = [{"name": TRUTH, kind: self.truth, "weight": self.truth_weight}]
         if self.trained_on:
             rewards.append({"name": "trained", "function": self.trained_on})
@@ -74,7 +81,7 @@ class Case:
                     "source": f"file://{chat_folder() / CHAT_DATASET}" if self.is_chat else self.dataset
                 },
                 "rewards": rewards,
-                **({"environments": [{"name": "chat", "function": self.agent}]} if self.agent else {}),
+                **({"environments": [{"name": "chat", **self.environment}]} if self.environment else {}),
                 "algorithm": {
                     "steps": self.steps,
                     "promptsPerStep": 16,
@@ -83,7 +90,7 @@ class Case:
                     "optimizer": {"learningRate": self.learning_rate},
                     **self.algorithm,
                 },
-                "sampling": {"maxTokens": self.max_tokens, **self.sampling},
+                "sampling": sampling,
                 "engine": {"maxModelLen": self.max_model_len, "kvCacheMemory": "64Mi"},
                 "checkpoint": {"everySteps": self.steps},
                 "report": {"samplesEverySteps": 0},
@@ -150,12 +157,22 @@ _BY_TOKENS = Case(
 
 
 def _by_agent(name: str, function: str, **sampling: Any) -> Case:
-    """The same task by a client of OpenAI's API, which must learn what the one by tokens does."""
+    """The same task by a client of OpenAI's API."""
+    return _by_chats(name, {"function": f"grpo_learning.chat_agents:{function}"}, **sampling)
+
+
+def _by_tools(name: str, **tools: Any) -> Case:
+    """The same task by an environment of tools."""
+    return _by_chats(name, {"tools": tools, "limits": {"turns": 2}})
+
+
+def _by_chats(name: str, environment: dict[str, Any], **sampling: Any) -> Case:
+    """The same task by chats, which must learn what the one by tokens does."""
     return replace(
         _BY_TOKENS,
         name=f"calculator: {name}",
         gate=Gate(within=0.03),
-        agent=f"grpo_learning.chat_agents:{function}",
+        environment=environment,
         sampling={"toolCallParser": "hermes", **sampling},
         beside=_BY_TOKENS.name,
     )
@@ -202,6 +219,12 @@ CASES = (
     _by_agent("AsyncOpenAI and history Template", "by_openai", history="Template"),
     _by_agent("requests of verifiers 0.3.1", "by_verifiers_0_3"),
     _by_agent("requests of verifiers 0.4", "by_verifiers_0_4"),
+    _by_tools("class of tools", function="grpo_learning.chat_tools:Calculator"),
+    _by_tools("function as a tool", function="grpo_learning.chat_tools:calculator"),
+    _by_tools(
+        "MCP server",
+        mcpServers=[{"name": "calculator", "command": [sys.executable, "-m", "grpo_learning.chat_tools"]}],
+    ),
     Case(name="control: sign flipped", gate=_CONTROL, truth_weight=-1.0),
     Case(
         name="control: random",
