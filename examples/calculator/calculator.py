@@ -36,6 +36,27 @@ async def agent(client, prompt):
         messages += [choice.message, {"role": "user", "content": result}]
 
 
+class Calculator:
+    """The same as a tool, as for TRL's `environment_factory`: docs/guides/agents.md."""
+
+    def reset(self, answer):
+        """Begin with a row of the dataset."""
+        self.answer, self.result = answer.removeprefix("="), None
+
+    def calculate(self, expression: str) -> str:
+        """Compute an expression of integers with +, - and *.
+
+        Args:
+            expression: Such as 12*(3+4).
+        """
+        self.result = str(value(ast.parse(expression, mode="eval").body))
+        return self.result
+
+    def get_reward(self):
+        """Whether the last result is the answer."""
+        return float(self.result == self.answer)
+
+
 def compute(text):
     """The value of the expression before the last `=`, or a question mark."""
     expression = re.search(r"[0-9+*-]*=$", text).group()[:-1]
