@@ -1,6 +1,7 @@
 """Faults of data, tokenizer and reward functions are found without weights and engines."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,20 @@ def test_an_agent_is_started_and_what_it_needs_and_may_run_is_told(
         check(tmp_path, dataset=source(tmp_path, GOOD), **spec)
     assert "environment game: line 2 of plays.py calls exec" in caplog.text
     assert check(tmp_path, dataset=source(tmp_path, {**GOOD, "board": "x"}), **spec) == 1
+
+
+def test_the_tools_of_an_environment_are_started_too(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import sys; sys.exit('the key is not set')"]
+    tools = {"mcpServers": [{"name": "wiki", "command": command}]}
+    with pytest.raises(
+        UserError, match=r"environment game: MCP server wiki did not start: .* the key is not set"
+    ):
+        check(
+            tmp_path,
+            dataset=source(tmp_path, GOOD),
+            environments=[{"name": "game", "tools": tools}],
+            sampling={"maxTokens": 8, "toolCallParser": "hermes"},
+        )
 
 
 def test_prompts_of_an_evaluation_are_looked_at_too(tmp_path: Path) -> None:

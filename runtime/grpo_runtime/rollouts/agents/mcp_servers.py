@@ -23,6 +23,8 @@ from grpo_runtime.rollouts.agents.toolset import Call, Tool, ToolFailedError
 
 START_SECONDS = 60.0
 """Until a server has named its tools."""
+STARTS_AT_A_TIME = 4
+"""Of the programs of episodes: each keeps a core busy for a second or more, and must start in time."""
 _GRACE_SECONDS = 1.0
 """Between SIGTERM and SIGKILL, once a program has not ended with its input."""
 _LAST_LINES = 10
@@ -248,6 +250,7 @@ class McpServers:
             server.name: SharedServer(server) for server in self._servers if not server.per_session
         }
         self._places: dict[str, Sequence[str]] = {}
+        self._starts = asyncio.Semaphore(STARTS_AT_A_TIME)
 
     async def start(self, *, field: str) -> list[Tool]:
         """Start all that is shared, and look at what is not; returns their tools. Raises WorkerFailedError
@@ -265,14 +268,10 @@ class McpServers:
         try:
             for server in self._servers:
                 if server.per_session:
-                    own.append(Connection(server))
-            for connection in own:
-                await connection.open()
-            of_episode = iter(own)
-            for server in self._servers:
-                connection = (
-                    next(of_episode) if server.per_session else await self._shared[server.name].connection()
-                )
+                    own.append(await self._started(server))
+                    connection = own[-1]
+                else:
+                    connection = await self._shared[server.name].connection()
                 for name in self._places[server.name]:
                     calls[name] = _call_of(connection, name)
             yield calls
@@ -287,12 +286,17 @@ class McpServers:
         try:
             if not server.per_session:
                 return (await self._shared[server.name].connection()).tools
-            connection = Connection(server)
-            await connection.open()
+            connection = await self._started(server)
             await connection.close()
             return connection.tools
         except ServerLostError as error:
             raise WorkerFailedError(f"{field}: {server.place} did not start: {error}") from error
+
+    async def _started(self, server: McpServer) -> Connection:
+        async with self._starts:
+            connection = Connection(server)
+            await connection.open()
+        return connection
 
 
 def _call_of(connection: Connection, name: str) -> Call:
