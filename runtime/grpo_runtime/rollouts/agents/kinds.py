@@ -52,7 +52,8 @@ def _tools(spec: EnvironmentSpec, run_config: RunConfig, volumes_dir: Path) -> A
     servers = [server.model_dump(mode="json") for server in tools.mcp_servers or ()]
     # the numbers of a job without a dataset are for the code, and no text for the policy
     has_prompts = run_config.dataset.source != NUMBERS
-    more = {"servers": servers, "has_prompts": has_prompts}
+    system_prompt = run_config.sampling.system_prompt
+    more = {"servers": servers, "has_prompts": has_prompts, "system_prompt": system_prompt}
     return _code(tools.function, tools.config_map, volumes_dir, more=more)
 
 

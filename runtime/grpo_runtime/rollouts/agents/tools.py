@@ -49,6 +49,7 @@ class ToolPlayer:
         """Raises UserError where the user's code is not there, or has no tools."""
         self._field = config["field"]
         self._has_prompts = config["has_prompts"]
+        self._system_prompt = config["system_prompt"]
         self._code: UserTools | None = None
         if config["function"] is not None or config["file"] is not None:
             found = load_either(config["function"], config["file"], field=self._field, is_called=False)
@@ -94,10 +95,13 @@ class ToolPlayer:
             return {"reward": result_of(reward)["reward"], "state": None, "failures": dict(failures)}
 
     async def _beginning(self, task: Task, code: OpenTools | None) -> list[Any]:
-        """The messages that the prompt is, with what `reset` says behind the last of the user's."""
+        """The messages that the prompt is, behind `sampling.systemPrompt`, and with what `reset` says behind
+        the last of the user's."""
         text = None if code is None else await code.reset({**task.columns, "prompt": task.prompt})
         prompt = task.prompt if self._has_prompts or text is None else ""
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [*prompt]
+        if self._system_prompt is not None and messages[0]["role"] != "system":
+            messages.insert(0, {"role": "system", "content": self._system_prompt})
         if text is None:
             return messages
         places = [place for place, message in enumerate(messages) if message["role"] == "user"]

@@ -26,7 +26,7 @@ def blocks(language: str) -> list[str]:
 def player_in(file: Path, name: str, columns: list[str]) -> ToolPlayer:
     place = {"path": str(file), "function": name, "place": file.name}
     config = {"field": "environment guide", "function": None, "file": place, "columns": columns}
-    return ToolPlayer({**config, "servers": [], "has_prompts": True})
+    return ToolPlayer({**config, "servers": [], "has_prompts": True, "system_prompt": None})
 
 
 def test_the_class_is_that_of_the_example():

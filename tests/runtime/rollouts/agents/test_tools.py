@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from chats import END, chat_tokenizer
-from playing import Policy, group_of, play_groups
+from playing import SEEDS, Policy, group_of, play_groups
 from tool_scripts import ScriptedClient, played
 
 from grpo_runtime.errors import UserError
@@ -26,17 +26,16 @@ def examples_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}:{os.environ.get('PYTHONPATH', '')}")
 
 
-def player_of(
-    name: str, *, has_prompts: bool = True, columns: Sequence[str] | None = ("goal",)
-) -> ToolPlayer:
+def player_of(name: str, *, has_prompts: bool = True, system_prompt: str | None = None) -> ToolPlayer:
     return ToolPlayer(
         {
             "field": "environment game",
             "function": f"tool_examples:{name}",
             "file": None,
-            "columns": columns,
+            "columns": ["goal"],
             "servers": [],
             "has_prompts": has_prompts,
+            "system_prompt": system_prompt,
         }
     )
 
@@ -61,6 +60,15 @@ async def test_what_reset_says_is_behind_the_last_words_of_the_user():
     client = ScriptedClient("There.")
     await played(player, client, prompt=[system])
     assert client.messages == [system, {"role": "user", "content": " Count to 3."}]
+
+
+async def test_a_chat_begins_with_the_system_prompt_of_the_job_unless_it_has_one():
+    player = player_of("BOTH", system_prompt="Be brief.")
+    chat = [{"role": "system", "content": "Be long."}, {"role": "user", "content": "Go."}]
+    for prompt, system in (("Go.", "Be brief."), (chat[1:], "Be brief."), (chat, "Be long.")):
+        client = ScriptedClient("There.")
+        await played(player, client, prompt=prompt)
+        assert client.messages == [{"role": "system", "content": system}, chat[1]]
 
 
 async def test_without_a_dataset_the_task_is_what_reset_says_alone():
@@ -136,10 +144,15 @@ SHELL = {"name": "shell", "url": None, "command": [sys.executable, EXAMPLE], "pe
 
 
 async def episodes_of(
-    policy: Policy, *, function: str | None, servers: Sequence[Any] = (), limits: Limits | None = None
+    policy: Policy,
+    *,
+    function: str | None,
+    servers: Sequence[Any] = (),
+    limits: Limits | None = None,
+    num_tries: int = 1,
 ) -> list[Rollout]:
     """Those of a group, in a worker of their own."""
-    more = {"servers": list(servers), "has_prompts": True}
+    more = {"servers": list(servers), "has_prompts": True, "system_prompt": None}
     options = AgentOptions(
         name="game",
         kind=TOOLS,
@@ -148,7 +161,7 @@ async def episodes_of(
         columns=("goal",),
     )
     group = group_of({"goal": 3})
-    await play_groups(options, policy, [group], num_tries=1)
+    await play_groups(options, policy, [group], num_tries=num_tries)
     return group.completions
 
 
@@ -189,3 +202,23 @@ async def test_functions_and_a_server_are_one_set_of_tools_and_no_process_is_lef
     pids = {int(pid) for pair in found for pid in pair}
     assert len(pids) == 3
     assert not [pid for pid in pids if is_there(pid)]
+
+
+@pytest.mark.matrix
+async def test_a_server_that_hangs_is_cut_with_its_episode():
+    policy = Policy(lambda prompt: called("hangs"))
+    for episode in await episodes_of(policy, function=None, servers=[SHELL], limits=Limits(seconds=5)):
+        assert (episode.returned, episode.is_terminated) == (None, False)
+
+
+@pytest.mark.matrix
+async def test_an_episode_that_lost_its_server_is_begun_again():
+    """The first call of each episode ends the server, once."""
+    seen: set[int] = set()
+
+    def says(prompt: str) -> str:
+        has_died, _ = len(seen) >= len(SEEDS), seen.add(len(seen))
+        return f"There.{END}" if has_died else called("dies")
+
+    episodes = await episodes_of(Policy(says), function=None, servers=[SHELL], num_tries=3)
+    assert [text_of(episode) for episode in episodes] == [f"There.{END}"] * len(SEEDS)
