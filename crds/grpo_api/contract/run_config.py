@@ -158,6 +158,11 @@ class RunConfig(RunSections):
         return self.keeps_output and self.checkpoint.journal is not False
 
     @property
+    def completions_may_fail(self) -> bool:
+        """Whether code of the user makes the completions, so that there may be fewer than were asked for."""
+        return self.environments is not None or self.sampling.rollout_function is not None
+
+    @property
     def saves_shards(self) -> bool:
         """Whether every rank writes its shard of a checkpoint. An adapter is one small file of rank 0."""
         return self.checkpoint.shared and self.model.lora is None

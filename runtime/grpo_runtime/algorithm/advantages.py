@@ -28,6 +28,14 @@ class Advantages:
     is_std_zero: torch.Tensor
     """[B] bool: the standard deviation for this completion is 0, so it teaches nothing."""
 
+    def part(self, is_there: torch.Tensor) -> "Advantages":
+        """Those of the completions that `is_there` [B] bool has."""
+        return Advantages(
+            advantages=self.advantages[is_there],
+            rewards=self.rewards[is_there],
+            is_std_zero=self.is_std_zero[is_there],
+        )
+
 
 def compute_advantages(rewards: torch.Tensor, *, options: AdvantageOptions) -> Advantages:
     """Turn [B, F] rewards, NaN where a function returned None, into advantages, as TRL 1.16 does.

@@ -123,6 +123,11 @@ METRICS = {
         "of the `environment` (the agent raised, was late or lost its process, and the episode was begun "
         "again), and of a `limit`, at which an episode was cut; those that are 0 are left out"
     ),
+    "agents/given_up_episodes": (
+        "with `environments` or `sampling.rolloutFunction`: completions of the step that were given up, "
+        "because each of three tries failed; this and the next are left out where they are 0"
+    ),
+    "agents/left_out_groups": ("groups of which too many were given up, in whose places others were sampled"),
     "dynamic_sampling/rounds": "with `algorithm.dynamicSampling`: how often the step sampled",
     "dynamic_sampling/generated_groups": "groups that it sampled",
     "dynamic_sampling/filtered_groups": (
@@ -185,6 +190,9 @@ METRICS = {
     "eval/failed": (
         "1 where its rewards failed, so that the step has no other `eval/` metric; training continues. 0 "
         "where they did not"
+    ),
+    "eval/given_up_episodes": (
+        "completions that could not be made, and are in no mean; left out where there is none"
     ),
     "eval/rewards/NAME/mean": "the same of one function",
     "eval/env/NAME/reward": "mean reward of its episodes of one environment",

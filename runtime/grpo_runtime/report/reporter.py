@@ -130,8 +130,10 @@ class Reporter:
 
     def begins_round(self, *, needs_engines: bool) -> None:
         """Learn whether engines are needed for the completions that come next, so that a wait for them is
-        reported as such."""
+        reported as such. That the one before has ended is a sign of life, also where nothing of it was
+        finished."""
         self._needs_engines = needs_engines
+        self.progress.update()
 
     def replaying(self, num_samples: int, *, step: int) -> None:
         """Report that a step, counted from 1, takes this many samples from the journal."""

@@ -12,8 +12,8 @@ from grpo_runtime.algorithm.advantages import differing_groups
 from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.report.waiting import still_ahead_message, unscored_message
 from grpo_runtime.rollouts.collect import Source, score_group
-from grpo_runtime.rollouts.group import Group, rewards_of
-from grpo_runtime.rollouts.interface import EngineError, FunctionFailedError, Generation, Rollout
+from grpo_runtime.rollouts.group import MOST_FAILED_IN_A_ROW, Group, whole_rewards_of
+from grpo_runtime.rollouts.interface import EngineError, FunctionFailedError, Generation, GivenUp, Rollout
 from grpo_runtime.rollouts.journal.async_journal import AsyncJournal
 from grpo_runtime.rollouts.journal.journal import NoJournal
 from grpo_runtime.rollouts.scoring import Scorer
@@ -23,8 +23,6 @@ logger = logging.getLogger(__name__)
 
 FAILURES_OF_A_GROUP = (EngineError, FunctionFailedError)
 """What costs a group its place, and no other group."""
-MOST_FAILED_IN_A_ROW = 16
-"""So many groups that fail one after the other are no accident of single groups."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -49,7 +47,7 @@ class Outstanding:
         found = [
             span.version.step
             for rollout in rollouts
-            if rollout
+            if isinstance(rollout, Rollout)
             for sequence in rollout.sequences
             for span in sequence.versions
         ]
@@ -65,7 +63,7 @@ class Ended:
     filtered: list[Outstanding] = field(default_factory=list)
     """Scored, and left out by dynamic sampling."""
     failed: list[Outstanding] = field(default_factory=list)
-    """Those that could not be sampled."""
+    """Those that could not be sampled, or of which too many samples were given up."""
     dropped: list[Outstanding] = field(default_factory=list)
     """Cancelled, because they would have become too old."""
 
@@ -316,20 +314,24 @@ class GroupsAhead:
     async def _complete(self, group: Group) -> None:
         if not group.is_sampled:
             await self._source.sample([group], take=self._take_sample, stays_awake=True)
+        if group.is_left_out:
+            raise FunctionFailedError(group.given_up[-1].why)
         if not group.is_scored:
             await score_group(group, scorer=self._scorer, journal=self._journal)
         self._quiet_since = self._clock()
 
-    def _take_sample(self, group: Group, sample: int, rollout: Rollout) -> None:
+    def _take_sample(self, group: Group, sample: int, found: Rollout | GivenUp) -> None:
         """May be called in any thread."""
-        group.rollouts[sample] = rollout
+        group.rollouts[sample] = found
         self._journal.sampled(group, sample)
 
     def _finish(self, one: Outstanding) -> None:
         self._num_failed_in_a_row = 0
         options = self._options
         is_filter = options.max_rounds is not None
-        if is_filter and not bool(differing_groups(rewards_of([one.group]), options=options.advantages)):
+        if is_filter and not bool(
+            differing_groups(whole_rewards_of([one.group]), options=options.advantages)
+        ):
             self._ended.filtered.append(one)
             self._free(one)
         else:

@@ -106,7 +106,7 @@ class AsyncStream:
             replayed = await self.thread.run(self._replay(step))
             if replayed is not None:
                 self.reporter.begins_round(needs_engines=False)
-                num_samples = sum(len(group.requests) for group in replayed.sampled)
+                num_samples = sum(len(group.completions) for group in replayed.sampled)
                 self.reporter.replaying(num_samples, step=step + 1)
                 return replayed
         self.reporter.begins_round(needs_engines=True)
@@ -270,6 +270,7 @@ class AsyncStream:
         groups = StepGroups(
             trained=trained,
             sampled=sampled,
+            left_out=[one.group for one in ended.failed if one.group.is_left_out],
             metrics={
                 **self._dynamic_sampling_metrics(sampled, ended=ended),
                 **_metrics(ended, step=step, num_queued=self._ahead.num_queued, num_open=len(outstanding)),

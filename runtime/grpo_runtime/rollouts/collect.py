@@ -13,22 +13,22 @@ from typing import Protocol
 from grpo_runtime.process.background import LoopThread
 from grpo_runtime.report.waiting import unscored_message
 from grpo_runtime.rollouts.group import Group
-from grpo_runtime.rollouts.interface import Engines, Rollout
+from grpo_runtime.rollouts.interface import Engines, GivenUp, Rollout
 from grpo_runtime.rollouts.journal.journal import Journal, NoJournal, Recorder
 from grpo_runtime.rollouts.scoring import Scorer
 
 AnyJournal = Recorder | NoJournal
-Take = Callable[[Group, int, Rollout], None]
-"""Takes a sample of a group as soon as it is finished, with its index in the group. Called in any thread,
-once for each sample; it must not raise."""
+Take = Callable[[Group, int, Rollout | GivenUp], None]
+"""Takes a sample of a group as soon as it is finished or given up, with its index in the group. Called in any
+thread, once for each sample; it must not raise."""
 
 
 class Source(Protocol):
     """Makes samples."""
 
     async def sample(self, groups: Sequence[Group], *, take: Take, stays_awake: bool = False) -> None:
-        """Make every sample that `groups` miss. With `stays_awake` another call follows, or `Engines.rest`;
-        without it, engines that share the trainer's memory give it back."""
+        """Make every sample that `groups` miss, or give it up. With `stays_awake` another call follows, or
+        `Engines.rest`; without it, engines that share the trainer's memory give it back."""
         ...
 
 
@@ -97,17 +97,17 @@ class Collection:
         await self._thread.run(self._sample(source, stays_awake=stays_awake))
 
     async def score(self) -> None:
-        """Return once every group is scored.
+        """Return once every group is scored that is not left out.
 
         Raises UserError when a function fails more than it may, and what else a call raises, which ends the
         others.
         """
         await self._thread.run(self._score())
 
-    def take(self, group: Group, sample: int, rollout: Rollout) -> None:
-        """A sample of a group is finished. May be called in any thread."""
+    def take(self, group: Group, sample: int, found: Rollout | GivenUp) -> None:
+        """A sample of a group is finished or given up. May be called in any thread."""
         with self._lock:
-            group.rollouts[sample] = rollout
+            group.rollouts[sample] = found
             is_last = group.is_sampled
         self._journal.sampled(group, sample)
         if is_last:
@@ -120,7 +120,7 @@ class Collection:
         return unscored_message(
             self._scorer.name_of(self._groups[0]),
             num_scored=sum(group.is_scored for group in self._groups),
-            num_groups=len(self._groups),
+            num_groups=sum(not group.is_left_out for group in self._groups),
             quiet_seconds=self._clock() - self._quiet_since,
             open_calls=self._scorer.open_calls(),
         )
@@ -146,7 +146,7 @@ class Collection:
             for task in self._scoring.values():
                 task.cancel()
         judge_groups(
-            self._groups,
+            [group for group in self._groups if group.is_scored],
             step=self._groups[0].step,
             scorer=self._scorer,
             journal=self._journal,
@@ -154,7 +154,7 @@ class Collection:
         )
 
     def _begin_scoring(self, group: Group) -> None:
-        if not group.is_scored and group.number not in self._scoring:
+        if not (group.is_scored or group.is_left_out or group.number in self._scoring):
             self._scoring[group.number] = asyncio.create_task(self._score_group(group))
 
     async def _score_group(self, group: Group) -> None:

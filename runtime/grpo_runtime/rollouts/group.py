@@ -1,6 +1,7 @@
 """A group: one prompt of a step, and all that becomes of it.
 
-G completions of a prompt, B of several prompts, F reward functions.
+G samples of a prompt, of which as many completions as were not given up; B completions of P prompts, F reward
+functions.
 """
 
 import math
@@ -9,10 +10,15 @@ from dataclasses import dataclass, field
 
 import torch
 
+from grpo_runtime.algorithm.advantages import Advantages, compute_advantages
+from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.rewards.chunk import Column
 from grpo_runtime.rewards.types import RewardFailure
-from grpo_runtime.rollouts.interface import GenerateRequest, Rollout
+from grpo_runtime.rollouts.interface import GenerateRequest, GivenUp, Rollout
+
+MOST_FAILED_IN_A_ROW = 16
+"""So many groups that fail one after the other are no accident of single groups."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -26,8 +32,8 @@ class Group:
     prompt: Prompt
     requests: Sequence[GenerateRequest]
     """[G]."""
-    rollouts: list[Rollout | None] = field(default_factory=list)
-    """[G], None for a sample that is not finished."""
+    rollouts: list[Rollout | GivenUp | None] = field(default_factory=list)
+    """[G], None for a sample that is neither finished nor given up."""
     columns: tuple[Column, ...] | None = None
     """[F], what each reward function gave; None until the group is scored."""
 
@@ -46,13 +52,26 @@ class Group:
 
     @property
     def missing(self) -> list[int]:
-        """The samples that are not finished, by their indices in the group."""
+        """The samples that are left to make, by their indices in the group."""
         return [sample for sample, rollout in enumerate(self.rollouts) if rollout is None]
 
     @property
     def is_sampled(self) -> bool:
-        """Whether every sample is finished."""
+        """Whether every sample is finished, or given up."""
         return None not in self.rollouts
+
+    @property
+    def given_up(self) -> list[GivenUp]:
+        """Those of its samples that there will not be."""
+        return [found for found in self.rollouts if isinstance(found, GivenUp)]
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether so many samples were given up that it is neither scored nor trained on. A group of an
+        evaluation is not compared within itself, so that one completion is enough."""
+        size = len(self.requests)
+        least = 1 if self.is_evaluation else max(2, math.ceil(size / 2))
+        return size - len(self.given_up) < min(least, size)
 
     @property
     def is_scored(self) -> bool:
@@ -61,10 +80,14 @@ class Group:
 
     @property
     def completions(self) -> list[Rollout]:
-        """[G], of a group that is sampled."""
-        completions = [rollout for rollout in self.rollouts if rollout is not None]
-        assert len(completions) == len(self.requests), "the group is not sampled"
-        return completions
+        """Those of a group that is sampled: [G] where none was given up, else fewer."""
+        assert self.is_sampled, "the group is not sampled"
+        return self.finished
+
+    @property
+    def finished(self) -> list[Rollout]:
+        """The completions that are finished so far."""
+        return [found for found in tuple(self.rollouts) if isinstance(found, Rollout)]
 
     @property
     def scored_columns(self) -> tuple[Column, ...]:
@@ -74,7 +97,7 @@ class Group:
 
     @property
     def rewards(self) -> list[tuple[float | None, ...]]:
-        """[G][F] of a group that is scored, None where a function gave none."""
+        """[completions][F] of a group that is scored, None where a function gave none."""
         return list(zip(*(column.values for column in self.scored_columns), strict=True))
 
     @property
@@ -90,7 +113,27 @@ def completions_of(groups: Iterable[Group]) -> list[Rollout]:
 
 def rewards_of(groups: Iterable[Group]) -> torch.Tensor:
     """[B, F] float32, NaN where a function gave none."""
-    rows = [
-        [math.nan if value is None else value for value in row] for group in groups for row in group.rewards
-    ]
+    return _tensor_of(row for group in groups for row in group.rewards)
+
+
+def whole_rewards_of(groups: Iterable[Group]) -> torch.Tensor:
+    """[P x G, F] float32, NaN where a function gave none, and for each sample that was given up: advantages
+    compare groups of one size, and a completion without a reward is in no statistics."""
+    return _tensor_of(row for group in groups for row in _whole_rewards(group))
+
+
+def advantages_of(groups: Sequence[Group], *, options: AdvantageOptions) -> Advantages:
+    """The advantages of B completions, group by group. Raises what `compute_advantages` does."""
+    whole = compute_advantages(whole_rewards_of(groups), options=options)
+    is_there = [not isinstance(found, GivenUp) for group in groups for found in group.rollouts]
+    return whole.part(torch.tensor(is_there))
+
+
+def _whole_rewards(group: Group) -> Iterable[tuple[float | None, ...]]:
+    rewards, nothing = iter(group.rewards), (None,) * len(group.scored_columns)
+    return (nothing if isinstance(found, GivenUp) else next(rewards) for found in group.rollouts)
+
+
+def _tensor_of(rewards: Iterable[tuple[float | None, ...]]) -> torch.Tensor:
+    rows = [[math.nan if value is None else value for value in row] for row in rewards]
     return torch.tensor(rows, dtype=torch.float32)

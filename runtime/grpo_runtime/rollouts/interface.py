@@ -142,6 +142,13 @@ class Rollout:
         return replace(self, prompt_ids=prompt_ids)
 
 
+@dataclass(frozen=True)
+class GivenUp:
+    """A completion that there is not, because each try to make it failed. `why` is the last failure."""
+
+    why: str
+
+
 OnFinished = Callable[[int, Rollout], None]
 """Takes a sample as soon as it is finished, with the index of its request. Called in any thread, once for
 each sample; it must not raise."""

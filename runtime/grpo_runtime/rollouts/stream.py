@@ -3,6 +3,7 @@
 They come from the journal where it has them, else from the source and the reward functions.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -18,11 +19,13 @@ from grpo_runtime.report.phases import Stopwatch
 from grpo_runtime.report.position import OwnPosition
 from grpo_runtime.report.reporter import Reporter
 from grpo_runtime.rollouts.collect import Collection, Source
-from grpo_runtime.rollouts.group import Group, rewards_of
-from grpo_runtime.rollouts.interface import Engines, SyncReport
+from grpo_runtime.rollouts.group import MOST_FAILED_IN_A_ROW, Group, whole_rewards_of
+from grpo_runtime.rollouts.interface import Engines, FunctionFailedError, SyncReport
 from grpo_runtime.rollouts.journal.journal import Journal, NoJournal
 from grpo_runtime.rollouts.prompting import make_groups
 from grpo_runtime.rollouts.scoring import Scorer
+
+logger = logging.getLogger(__name__)
 
 ROUNDS = "dynamic_sampling/rounds"
 GENERATED = "dynamic_sampling/generated_groups"
@@ -46,6 +49,8 @@ class StepGroups:
     trained: Sequence[Group]
     sampled: Sequence[Group]
     """Also those that were filtered out."""
+    left_out: Sequence[Group] = ()
+    """Those of which too many samples were given up, in whose places others were sampled."""
     metrics: Mapping[str, float]
     """Metrics of the choice between them."""
     sync: SyncReport | None
@@ -76,8 +81,11 @@ class Stream:
     """How rewards become advantages: a group whose rewards give none teaches nothing."""
 
     async def groups_of(self, step: int, *, watch: Stopwatch) -> StepGroups:
-        """The groups of the step that follows `step` finished ones, in one round or, with dynamic sampling,
-        in several."""
+        """The groups of the step that follows `step` finished ones, in one round, or in several where others
+        take the places of groups that teach nothing, with dynamic sampling, or that are left out.
+
+        Raises FunctionFailedError where none is left to train on in many groups in a row.
+        """
         algorithm = self.run_config.algorithm
         dynamic = algorithm.dynamic_sampling
         selection = Selection(
@@ -85,24 +93,26 @@ class Stream:
             max_rounds=None if dynamic is None else dynamic.max_rounds,
             options=self.advantages,
         )
+        stays_awake = dynamic is not None or self.run_config.completions_may_fail
         sync: SyncReport | None = None
         while num_missing := selection.num_missing:
-            groups = self._next_groups(num_missing, step=step, first_number=len(selection.sampled))
+            groups = self._next_groups(num_missing, step=step, first_number=selection.num_begun)
             self.position.at("begins a round of samples")
             num_replayed = self.journal.restore(groups)
             with watch.phase("sync"):
                 sync = sync or await self._prepare_engines(groups, num_replayed=num_replayed)
             collection = Collection(groups, scorer=self.scorer, journal=self.journal, thread=self.thread)
             with watch.phase("generate"):
-                await self.attend(collection.sample(self.source, stays_awake=dynamic is not None))
+                await self.attend(collection.sample(self.source, stays_awake=stays_awake))
             with watch.phase("score"):
                 await self.attend(collection.score(), waits_for=collection.waits_for)
                 selection.take(groups)
-        if dynamic is not None:
+        if stays_awake:
             await self.attend(self.engines.rest())
         return StepGroups(
             trained=selection.selected(),
             sampled=selection.sampled,
+            left_out=selection.left_out,
             metrics=selection.metrics(),
             sync=sync,
             sampler=self.sampler.state_dict(),
@@ -139,34 +149,59 @@ class Stream:
 
 class Selection:
     """Which groups a step is trained on: all that were sampled, or with algorithm.dynamicSampling those that
-    teach something. It takes them round by round, until it has as many as the step needs."""
+    teach something. It takes them round by round, until it has as many as the step needs. Groups that are
+    left out are no part of a round: others take their places."""
 
     def __init__(self, *, num_groups: int, max_rounds: int | None, options: AdvantageOptions) -> None:
         """`max_rounds` is None in a run that takes what the first round gives."""
         self.sampled: list[Group] = []
-        """All groups that it was given, in their order."""
+        """All groups that it was given and that are not left out, in their order."""
+        self.left_out: list[Group] = []
         self._num_groups = num_groups
         self._max_rounds = max_rounds
         self._options = options
         self._num_rounds = 0
+        self._num_free = 0
+        """Places of the newest round whose groups are left out."""
+        self._num_failed_in_a_row = 0
         self._selected: list[Group] = []
+
+    @property
+    def num_begun(self) -> int:
+        """Groups that it was given."""
+        return len(self.sampled) + len(self.left_out)
 
     @property
     def num_missing(self) -> int:
         """Groups to sample in the next round; 0 where the step is trained on what there is."""
-        if self._num_rounds >= (self._max_rounds or 1):
-            return 0
-        return self._num_groups - len(self._selected)
+        num_missing = self._num_groups - len(self._selected)
+        if self._num_rounds < (self._max_rounds or 1):
+            return num_missing
+        return min(self._num_free, num_missing)
 
     def take(self, groups: Sequence[Group]) -> None:
-        """The groups of a round, scored."""
-        self._num_rounds += 1
-        self.sampled += groups
-        if self._max_rounds is None:
-            self._selected += groups
+        """The groups of a round, scored but for those that are left out. Raises FunctionFailedError with the
+        failure of the last one where none was sampled in many in a row."""
+        is_refill = self._num_rounds == (self._max_rounds or 1)
+        self._num_rounds += not is_refill
+        left_out = [group for group in groups if group.is_left_out]
+        sampled = [group for group in groups if not group.is_left_out]
+        self._num_free = len(left_out)
+        self.sampled += sampled
+        self.left_out += left_out
+        for group in left_out:
+            logger.warning(
+                "row %d of the dataset is left out of training this time, and another one is sampled: %s",
+                *(group.prompt.index + 1, group.given_up[-1].why),
+            )
+        self._num_failed_in_a_row = 0 if sampled else self._num_failed_in_a_row + len(left_out)
+        if self._num_failed_in_a_row >= max(MOST_FAILED_IN_A_ROW, self._num_groups):
+            raise FunctionFailedError(left_out[-1].given_up[-1].why)
+        if self._max_rounds is None or not sampled:
+            self._selected += sampled
         else:
-            differ = differing_groups(rewards_of(groups), options=self._options).tolist()
-            self._selected += [group for group, differs in zip(groups, differ, strict=True) if differs]
+            differ = differing_groups(whole_rewards_of(sampled), options=self._options).tolist()
+            self._selected += [group for group, differs in zip(sampled, differ, strict=True) if differs]
 
     def selected(self) -> list[Group]:
         """The groups that differ, in the order in which they were sampled: fewer than the step has prompts,
@@ -186,7 +221,7 @@ def dynamic_sampling_metrics(
     sampled: Sequence[Group], *, num_filtered: int, options: AdvantageOptions
 ) -> dict[str, float]:
     """Metrics of all groups that were sampled for a step, of which `num_filtered` teach nothing."""
-    rewards = compute_advantages(rewards_of(sampled), options=options).rewards
+    rewards = compute_advantages(whole_rewards_of(sampled), options=options).rewards
     return {
         GENERATED: float(len(sampled)),
         FILTERED: float(num_filtered),

@@ -4,7 +4,7 @@ A sample is an episode, of one sequence or of several: each of them has a row.
 """
 
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,6 +34,8 @@ class Batch:
     """[B] int64: the episode of each sequence, by its index among the samples of the step."""
     episode_sizes: torch.Tensor
     """[B] int64: how many sequences its episode has, wherever these are computed."""
+    groups: torch.Tensor
+    """[B] int64: the group of its episode, from 0."""
     is_current: torch.Tensor
     """[B, T-1] bool, false where other weights sampled token t + 1 than those that the step begins with; true
     outside the mask."""
@@ -49,6 +51,12 @@ class Batch:
     def num_episodes(self) -> int:
         """Episodes of which it has a sequence."""
         return len(self.episodes.unique())
+
+    @property
+    def group_sizes(self) -> list[int]:
+        """Episodes of each group, of a whole batch."""
+        group_of = dict(zip(self.episodes.tolist(), self.groups.tolist(), strict=True))
+        return list(Counter(group_of.values()).values())
 
     def rows_of(self, episodes: Sequence[int]) -> tuple[int, ...]:
         """The sequences of these episodes, episode by episode."""
@@ -67,6 +75,7 @@ class Batch:
                 advantages=torch.zeros(1),
                 episodes=torch.zeros(1, dtype=torch.int64),
                 episode_sizes=torch.ones(1, dtype=torch.int64),
+                groups=torch.zeros(1, dtype=torch.int64),
                 is_current=torch.ones((1, NUM_EMPTY_TOKENS - 1), dtype=torch.bool),
             )
         width = max(self.lengths[row] for row in rows)
@@ -78,6 +87,7 @@ class Batch:
             self.advantages[index],
             self.episodes[index],
             self.episode_sizes[index],
+            self.groups[index],
             self.is_current[index, : width - 1],
         )
 
@@ -90,6 +100,7 @@ class Batch:
             self.advantages.to(device),
             self.episodes.to(device),
             self.episode_sizes.to(device),
+            self.groups.to(device),
             self.is_current.to(device),
         )
 
@@ -97,18 +108,22 @@ class Batch:
 def make_batch(
     samples: Sequence[Rollout],
     *,
+    group_sizes: Sequence[int] = (),
     advantages: torch.Tensor,
     pad_id: int,
     masks_truncated: bool = False,
     step: int | None = None,
 ) -> Batch:
     """Pad the sequences of `samples`, sample by sample, to one rectangle; `advantages` has one for each
-    sample. With `masks_truncated` no token counts of an episode whose end was cut at the token limit (DAPO's
-    overlong filtering, arXiv:2503.14476, section 3.4). The policy has done `step` steps, and tokens that it
-    sampled before are not current; without it all are."""
+    sample, and `group_sizes` the samples of each group, one after the other; without it all are of one. With
+    `masks_truncated` no token counts of an episode whose end was cut at the token limit (DAPO's overlong
+    filtering, arXiv:2503.14476, section 3.4). The policy has done `step` steps, and tokens that it sampled
+    before are not current; without it all are."""
     rollouts = [sequence for sample in samples for sequence in sample.sequences]
     sizes = torch.tensor([1 + len(sample.branches) for sample in samples])
     episodes = torch.arange(len(samples)).repeat_interleave(sizes)
+    of_groups = torch.tensor(list(group_sizes) or [len(samples)])
+    groups = torch.arange(len(of_groups)).repeat_interleave(of_groups)
     starts = torch.tensor([len(rollout.prompt_ids) for rollout in rollouts]).unsqueeze(1)
     ends = starts + torch.tensor([len(rollout.completion_ids) for rollout in rollouts]).unsqueeze(1)
     columns = torch.arange(int(ends.max()))
@@ -135,6 +150,7 @@ def make_batch(
         advantages.to(torch.float32)[episodes],
         episodes,
         sizes[episodes],
+        groups[episodes],
         _current_tokens(rollouts, starts=starts, width=len(columns), step=step),
     )
 
@@ -168,6 +184,7 @@ def send_batch(batch: Batch, *, ranks: Ranks) -> None:
         batch.advantages,
         batch.episodes,
         batch.episode_sizes,
+        batch.groups,
         batch.is_current.to(torch.uint8),
     ):
         ranks.broadcast(tensor)
@@ -185,5 +202,6 @@ def receive_batch(*, ranks: Ranks) -> Batch:
         advantages=ranks.broadcast(torch.empty(num_sequences, dtype=torch.float32)),
         episodes=ranks.broadcast(torch.empty(num_sequences, dtype=torch.int64)),
         episode_sizes=ranks.broadcast(torch.empty(num_sequences, dtype=torch.int64)),
+        groups=ranks.broadcast(torch.empty(num_sequences, dtype=torch.int64)),
         is_current=ranks.broadcast(torch.empty(shape, dtype=torch.uint8)).bool(),
     )

@@ -31,6 +31,8 @@ REWARD = f"{PREFIX}reward"
 """Mean of the weighted sums of rewards; that of the best checkpoint is the greatest."""
 FAILED = f"{PREFIX}failed"
 """1 or 0 in each evaluation."""
+GIVEN_UP = f"{PREFIX}given_up_episodes"
+"""Completions that could not be made, and are in no mean; left out where there is none."""
 OF_COMPLETIONS = ("completions/mean_length", "completions/clipped_ratio")
 
 
@@ -94,8 +96,8 @@ class Evaluation:
         ]
 
     async def measure(self, scoring: Awaitable[None], groups: Sequence[Group]) -> Mapping[str, float]:
-        """Metrics of `groups`, once `scoring` has scored all of them. An evaluation whose rewards
-        fail ends no run: training does not need it."""
+        """Metrics of `groups`, once `scoring` has scored them. An evaluation whose rewards fail, or of which
+        no completion could be made, ends no run: training does not need it."""
         try:
             await scoring
         except (UserError, RewardServiceUnreachableError) as error:
@@ -103,7 +105,16 @@ class Evaluation:
                 "the evaluation after step %d failed, training continues: %s", groups[0].step, error
             )
             return {FAILED: 1.0}
-        return {**self.metrics(groups), FAILED: 0.0}
+        sampled = [group for group in groups if not group.is_left_out]
+        given_up = [found for group in groups for found in group.given_up]
+        num_given_up = {GIVEN_UP: float(len(given_up))} if given_up else {}
+        if not sampled:
+            logger.warning(
+                "the evaluation after step %d failed, training continues: no completion could be made: %s",
+                *(groups[0].step, given_up[-1].why),
+            )
+            return {FAILED: 1.0, **num_given_up}
+        return {**self.metrics(sampled), FAILED: 0.0, **num_given_up}
 
     def rewards(self, groups: Sequence[Group]) -> torch.Tensor:
         """[P x S], the weighted sum of the rewards of each completion, NaN where it has none."""

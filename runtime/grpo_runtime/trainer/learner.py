@@ -122,8 +122,7 @@ class Learner:
 
     def _divide(self, batch: Batch, *, step: int) -> StepParts:
         minibatches = divide_groups(
-            batch.num_episodes,
-            group_size=self._algorithm.group_size,
+            batch.group_sizes,
             num_minibatches=self._algorithm.minibatches,
             run_seed=self._algorithm.seed,
             step=step,

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 from grpo_api.contract.learning_signal import PREFIX, Lack, count_step
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.algorithm.advantages import compute_advantages
 from grpo_runtime.data.sampler import PromptSampler
 from grpo_runtime.export.upload import ModelUploads
 from grpo_runtime.model.completion_decoder import CompletionDecoder
@@ -23,7 +22,7 @@ from grpo_runtime.report.samples import Sample
 from grpo_runtime.report.waiting import without_weights
 from grpo_runtime.rollouts.async_stream import AsyncStream
 from grpo_runtime.rollouts.collect import Collection, Source
-from grpo_runtime.rollouts.group import Group, completions_of, rewards_of
+from grpo_runtime.rollouts.group import Group, advantages_of, completions_of
 from grpo_runtime.rollouts.interface import Engines, Generation, OnRead, SyncReport
 from grpo_runtime.rollouts.journal.async_journal import AsyncJournal
 from grpo_runtime.rollouts.journal.journal import Journal, NoJournal
@@ -137,9 +136,10 @@ class Coordinator:
     def _learn(self, groups: Sequence[Group], *, step: int, watch: Stopwatch) -> Learned:
         """Update the policy, which has done `step` steps."""
         with watch.phase("train"):
-            advantages = compute_advantages(rewards_of(groups), options=advantage_options(self.run_config))
+            advantages = advantages_of(groups, options=advantage_options(self.run_config))
             batch = make_batch(
                 completions_of(groups),
+                group_sizes=[len(group.completions) for group in groups],
                 advantages=advantages.advantages,
                 pad_id=self._pad_id,
                 masks_truncated=self.run_config.algorithm.mask_truncated,

@@ -6,6 +6,7 @@ All of it is pure: every rank has the whole batch and finds the same answer with
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 
@@ -89,21 +90,22 @@ def divide_step(
 
 
 def divide_groups(
-    num_samples: int, *, group_size: int, num_minibatches: int, run_seed: int, step: int
+    group_sizes: Sequence[int], *, num_minibatches: int, run_seed: int, step: int
 ) -> tuple[tuple[int, ...], ...]:
-    """Deal whole groups of `group_size` samples, by their index, out to the minibatches, in an order that
-    follows from seed and step (from 0). One minibatch has all samples as they are. None is empty: there are
-    fewer where a step has fewer groups, as it may with dynamic sampling."""
+    """Deal whole groups of so many samples, by their index, out to the minibatches, in an order that follows
+    from seed and step (from 0). One minibatch has all samples as they are. None is empty: there are fewer
+    where a step has fewer groups, as it may with dynamic sampling."""
+    ends = list(accumulate(group_sizes))
     if num_minibatches == 1:
-        return (tuple(range(num_samples)),)
-    num_groups = num_samples // group_size
+        return (tuple(range(ends[-1])),)
+    num_groups = len(group_sizes)
     seed = derive_seed(run_seed, step=step, prompt_index=_OF_NO_PROMPT, sample_index=0)
     groups = torch.randperm(num_groups, generator=torch.Generator().manual_seed(seed)).tolist()
     return tuple(
         tuple(
             sample
             for group in groups[first::num_minibatches]
-            for sample in range(group * group_size, (group + 1) * group_size)
+            for sample in range(ends[group] - group_sizes[group], ends[group])
         )
         for first in range(min(num_minibatches, num_groups))
     )

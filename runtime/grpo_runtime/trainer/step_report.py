@@ -19,6 +19,9 @@ from grpo_runtime.rollouts.journal.journal import REPLAYED
 from grpo_runtime.rollouts.scoring import Scorer
 from grpo_runtime.rollouts.stream import StepGroups
 
+GIVEN_UP, LEFT_OUT = "agents/given_up_episodes", "agents/left_out_groups"
+"""Metrics of what could not be sampled."""
+
 
 @dataclass(frozen=True)
 class Learned:
@@ -60,6 +63,7 @@ def step_metrics(
     values = {name: value for name, value in values.items() if math.isfinite(value)}
     values |= completion_metrics(completions)
     values |= environment_metrics(completions, learned.advantages.rewards.tolist())
+    values |= _failure_metrics(groups)
     values |= sync_metrics(groups.sync) if groups.sync else {}
     if not values.get(REPLAYED):
         # where samples were replayed it would say how fast a disk is
@@ -68,6 +72,13 @@ def step_metrics(
         if idle is not None:
             values |= wait_metrics(values, idle=idle, num_tokens=num_tokens)
     return values
+
+
+def _failure_metrics(groups: StepGroups) -> dict[str, float]:
+    """What could not be sampled."""
+    num_given_up = sum(len(group.given_up) for group in (*groups.sampled, *groups.left_out))
+    found = {GIVEN_UP: num_given_up, LEFT_OUT: len(groups.left_out)}
+    return {name: float(num) for name, num in found.items() if num}
 
 
 def samples_of(

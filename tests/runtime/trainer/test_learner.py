@@ -72,7 +72,7 @@ def a_batch(learner: PolicyLearner) -> Batch:
     """Eight sequences of different lengths, scored by the learner's own policy."""
     completions = [tuple(range(10 + index, 13 + index + index % 3)) for index in range(8)]
     rollouts = [Rollout((7, 8), ids, (0.0,) * len(ids), (), True, "fake") for ids in completions]
-    batch = make_batch(rollouts, advantages=torch.linspace(-1, 1, 8), pad_id=0)
+    batch = make_batch(rollouts, group_sizes=[2] * 4, advantages=torch.linspace(-1, 1, 8), pad_id=0)
     with torch.no_grad():
         logprobs, _ = learner.policy(batch.token_ids, batch.loss_mask)
     return replace(batch, rollout_logprobs=logprobs)
@@ -138,7 +138,7 @@ def test_each_minibatch_is_an_update_towards_the_policy_before_the_first(
     batch = a_batch(learner)
     metrics = learner.update(batch, step=3)
     old, _ = by_hand.strategy.score_only(batch.token_ids, batch.loss_mask)
-    minibatches = divide_groups(8, group_size=2, num_minibatches=2, run_seed=0, step=3)
+    minibatches = divide_groups([2] * 4, num_minibatches=2, run_seed=0, step=3)
     for rows in minibatches * 2:
         part = batch.part(rows)
         with by_hand.strategy.micro_batch(is_last=True):
@@ -188,7 +188,8 @@ def test_an_episode_that_is_cut_teaches_what_the_whole_one_does(
         learner = make_learner(model_folder, ranks, micro_batch_tokens=tokens, **options)
         others = [a_sequence((9,), tuple(range(40 + index, 44 + index))) for index in range(3)]
         samples = [others[0], an_episode(is_cut=is_cut), *others[1:]]
-        batch = make_batch(samples, advantages=torch.tensor([-1.0, 1.0, 0.5, -0.5]), pad_id=0)
+        advantages = torch.tensor([-1.0, 1.0, 0.5, -0.5])
+        batch = make_batch(samples, group_sizes=[2, 2], advantages=advantages, pad_id=0)
         found.append(learner.update(batch, step=0))
         learners.append(learner)
     whole, cut = found

@@ -119,7 +119,7 @@ def test_a_step_in_which_nothing_counts_has_one_empty_micro_batch_on_every_rank(
 
 def divided(*, num_minibatches: int = 3, run_seed: int = 7, step: int = 0) -> tuple[Rows, ...]:
     """Six groups of two."""
-    return divide_groups(12, group_size=2, num_minibatches=num_minibatches, run_seed=run_seed, step=step)
+    return divide_groups([2] * 6, num_minibatches=num_minibatches, run_seed=run_seed, step=step)
 
 
 def test_every_group_is_whole_in_one_minibatch_and_all_have_as_many() -> None:
@@ -144,5 +144,5 @@ def test_one_minibatch_has_the_step_as_it_is() -> None:
 
 
 def test_no_minibatch_is_empty_where_a_step_has_fewer_groups() -> None:
-    found = divide_groups(4, group_size=2, num_minibatches=3, run_seed=7, step=0)
+    found = divide_groups([2] * 2, num_minibatches=3, run_seed=7, step=0)
     assert sorted(found) == [(0, 1), (2, 3)]

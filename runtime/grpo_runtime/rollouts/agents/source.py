@@ -161,8 +161,11 @@ class _Episodes:
             raise self._failure(f"it raised {said['error']}", sample)
         is_cut = session.is_cut or "error" in said
         trajectory = self._trajectory(session, said, sample)
-        if is_cut:
-            failures[EpisodeFailure.LIMIT] = failures.get(EpisodeFailure.LIMIT, 0) + 1
+        of_rank_0 = {
+            EpisodeFailure.LIMIT.value: int(is_cut),
+            EpisodeFailure.ENVIRONMENT.value: sample.num_failures,
+        }
+        failures |= {kind: failures.get(kind, 0) + num for kind, num in of_rank_0.items() if num}
         rollout = self._rollout(session, sample, is_cut=is_cut)
         calls = AgentCalls(
             environment=self._options.name,

@@ -1,5 +1,5 @@
-"""The process of a user's function, for all that use it: started again where it has ended, and one of its
-own for a last try.
+"""The process of a user's function, for all that use it: started again where it has ended, and others for
+last tries.
 """
 
 import asyncio
@@ -16,6 +16,10 @@ HANG_SECONDS = 10.0
 """How long the event loop of a process that others use as well may stand before it is taken for hung."""
 
 
+MOST_OWN_PROCESSES = 4
+"""How many completions have processes of their own at a time."""
+
+
 class SharedProcess:
     """The process of a function. `async with` starts and ends it; starting raises UserError when there is no
     such function."""
@@ -25,7 +29,9 @@ class SharedProcess:
         self.hang_seconds = hang_seconds
         self._process: asyncio.Task[FunctionProcess] | None = None
         """The newest one that all share, which may still be starting."""
-        self._last_try = asyncio.Lock()
+        self._second: asyncio.Task[FunctionProcess] | None = None
+        """The one that last tries share, while there are any."""
+        self._own_processes = asyncio.Semaphore(MOST_OWN_PROCESSES)
 
     async def __aenter__(self) -> Self:
         try:
@@ -35,8 +41,10 @@ class SharedProcess:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        starting, self._process = self._process, None
-        if starting is not None:
+        found, self._process, self._second = (self._process, self._second), None, None
+        for starting in found:
+            if starting is None:
+                continue
             starting.cancel()
             [process] = await asyncio.gather(starting, return_exceptions=True)
             if isinstance(process, FunctionProcess):
@@ -44,10 +52,10 @@ class SharedProcess:
 
     @asynccontextmanager
     async def own_process(self) -> AsyncIterator[FunctionProcess]:
-        """A process for the last try to make some completions, one such try at a time. Which completion of
-        which call has ended the process that all share, or blocked it, is not known; what ends this one is
-        its try. Raises what `process` raises."""
-        async with self._last_try:
+        """A process for the last try to make one completion that was in the hands of a process at its end,
+        a few such tries at a time. Which completion has ended a process that several share, or blocked it, is
+        not known; what ends this one is its try. Raises what `process` raises."""
+        async with self._own_processes:
             process = await self._start()
             try:
                 yield process
@@ -55,8 +63,26 @@ class SharedProcess:
                 await process.close(why="its only try is over")
 
     @asynccontextmanager
+    async def last_process(self) -> AsyncIterator[FunctionProcess]:
+        """A process for the last try to make one completion, without what the function has left in the
+        process of its tries before. All such tries share it, and it ends with the last of them. Raises what
+        `process` raises."""
+        if self._second is None or (self._second.done() and not _is_up(self._second)):
+            self._second = asyncio.create_task(self._start())
+        starting = self._second
+        process = await asyncio.shield(starting)
+        try:
+            with process.used():
+                yield process
+        finally:
+            if not process.is_used:
+                if self._second is starting:
+                    self._second = None
+                await process.close(why="the last tries are over")
+
+    @asynccontextmanager
     async def process(self) -> AsyncIterator[FunctionProcess]:
-        """The process that all share, for one try to make completions. Where it has ended, another one is
+        """The process that all share, for one try to make a completion. Where it has ended, another one is
         started, for all that need one. Raises WorkerFailedError when that does not start, and UserError when
         it does not find the function.
 
@@ -69,7 +95,7 @@ class SharedProcess:
                 yield process
         except (FunctionFailedError, WorkerFailedError):
             if not process.is_used:
-                await process.close(why="a try to make completions has failed")
+                await process.close(why="a try to make a completion has failed")
             elif await process.hangs(after_seconds=self.hang_seconds):
                 await process.close(why=blocked_message(self.hang_seconds))
             raise

@@ -1,24 +1,24 @@
-"""Makes completions with a user's function, each in a task of its own, and those that failed once more."""
+"""Makes completions with a user's function, each in a task of its own, and each that failed once more."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
+from grpo_runtime.process.background import run_together
 from grpo_runtime.process.line_worker import WorkerFailedError
 from grpo_runtime.rollouts.collect import Take
 from grpo_runtime.rollouts.function.function_process import FunctionProcess
 from grpo_runtime.rollouts.function.shared_process import SharedProcess
 from grpo_runtime.rollouts.group import Group
-from grpo_runtime.rollouts.interface import Engines, FunctionFailedError, GenerateRequest, Rollout
+from grpo_runtime.rollouts.interface import Engines, FunctionFailedError, GenerateRequest, GivenUp, Rollout
 
 logger = logging.getLogger(__name__)
 
 PAUSES_SECONDS = (5.0, 30.0)
-"""Before each other try to make what is not finished: what the function waits for may come back."""
+"""Before each other try to make a completion: what the function waits for may come back."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class Sample:
 
     group: Group
     place: int
+    num_failures: int = 0
+    """How many tries to make it have failed."""
 
     @property
     def request(self) -> GenerateRequest:
@@ -80,73 +82,68 @@ class Tries:
         self._part = part
 
     async def sample(self, groups: Sequence[Group], *, take: Take, stays_awake: bool = False) -> None:
-        """Make every sample of its part that `groups` miss. Where the function fails for one of them, what of
-        these is not finished begins anew with its first turn; other calls continue.
-
-        Raises FunctionFailedError for the last failure in a row of which no other try is left. One behind
-        which a sample was finished is in another row, so a large step bears any number of accidents, and a
-        sample that always fails ends the call once no other one is finished beside it.
-        """
+        """Make every sample of its part that `groups` miss. One for which the function fails begins anew with
+        its first turn, and is given up when no other try is left; the others continue meanwhile."""
         missing = (Sample(group, place) for group in groups for place in group.missing)
-        left = [sample for sample in missing if self._part.has(sample)]
-
-        def finish(sample: Sample, rollout: Rollout) -> None:
-            left.remove(sample)
-            take(sample.group, sample.place, rollout)
-
-        num_failures = 0
-        while left:
-            num_before = len(left)
-            is_last_try = num_failures == len(self._pauses_seconds)
-            process = self._function.own_process() if is_last_try else self._function.process()
-            try:
-                await self._make(list(left), process, finish=finish)
-            except FunctionFailedError as error:
-                num_failures = num_failures + 1 if len(left) == num_before else 1
-                await self._recover(error, num_failures, num_left=len(left))
+        await run_together(self._make(sample, take) for sample in missing if self._part.has(sample))
         if not stays_awake:
             await self._engines.rest()
 
-    async def _recover(self, error: FunctionFailedError, num_failures: int, *, num_left: int) -> None:
-        """Wait for another try, or raise the error when there is none."""
-        pauses = self._pauses_seconds
-        if num_left == 0:
-            logger.warning("%s. All completions were finished", error)
-        elif num_failures > len(pauses):
-            raise FunctionFailedError(f"{error}. It was tried {num_failures} times") from error
-        else:
-            pause = pauses[num_failures - 1]
-            logger.warning(
-                "%s. In %g s the %d completions that are not finished begin anew", error, pause, num_left
-            )
-            await asyncio.sleep(pause)
+    async def _make(self, sample: Sample, take: Take) -> None:
+        is_process_lost = False
+        for pause in (*self._pauses_seconds, None):
+            trying = _Try(sample, take)
+            opened = self._opened(is_last=pause is None, is_process_lost=is_process_lost)
+            try:
+                async with opened as process:
+                    await self._run(trying, process)
+                return
+            except WorkerFailedError as error:
+                failure, is_process_lost = self._failed(f"in step {sample.group.step + 1}", error), True
+            except FunctionFailedError as error:
+                # a process that hangs, or that nobody else uses, has been ended
+                failure, is_process_lost = error, is_process_lost or process.ended.done()
+            if trying.is_finished:
+                logger.warning("%s. Its completion was finished", failure)
+                return
+            sample = replace(sample, num_failures=sample.num_failures + 1)
+            if pause is not None:
+                logger.warning("%s. In %g s its completion begins anew", failure, pause)
+                await asyncio.sleep(pause)
+        why = f"{failure}. It was tried {sample.num_failures} times"
+        logger.warning("%s, so this completion is given up", why)
+        take(sample.group, sample.place, GivenUp(why))
 
-    async def _make(
-        self,
-        samples: Sequence[Sample],
-        opened: AbstractAsyncContextManager[FunctionProcess],
-        *,
-        finish: Callable[[Sample, Rollout], None],
-    ) -> None:
-        """All of these, which are of one step. The first failure ends the others, and so does the end of the
-        process."""
+    def _opened(
+        self, *, is_last: bool, is_process_lost: bool
+    ) -> AbstractAsyncContextManager[FunctionProcess]:
+        """A process for a try."""
+        if not is_last:
+            return self._function.process()
+        return self._function.own_process() if is_process_lost else self._function.last_process()
+
+    async def _run(self, trying: "_Try", process: FunctionProcess) -> None:
+        """Make a sample. Raises WorkerFailedError when the process ends meanwhile."""
+        making = asyncio.ensure_future(self._make_one(trying.sample, process, trying.finish))
         try:
-            async with opened as process:
-                making = [
-                    asyncio.ensure_future(self._make_one(sample, process, partial(finish, sample)))
-                    for sample in samples
-                ]
-                together = asyncio.gather(*making)
-                try:
-                    either: set[asyncio.Future[Any]] = {together, process.ended}
-                    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-                    if not together.done():
-                        raise WorkerFailedError(process.ended.result())
-                    together.result()
-                finally:
-                    together.cancel()
-                    for task in making:
-                        task.cancel()
-                    await asyncio.gather(together, *making, return_exceptions=True)
-        except WorkerFailedError as error:
-            raise self._failed(f"in step {samples[0].group.step + 1}", error) from error
+            either: set[asyncio.Future[Any]] = {making, process.ended}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not making.done():
+                raise WorkerFailedError(process.ended.result())
+            making.result()
+        finally:
+            making.cancel()
+            await asyncio.gather(making, return_exceptions=True)
+
+
+class _Try:
+    """One try to make a sample. It may be finished before the function has ended."""
+
+    def __init__(self, sample: Sample, take: Take) -> None:
+        self.sample = sample
+        self.is_finished = False
+        self._take = take
+
+    def finish(self, rollout: Rollout) -> None:
+        self.is_finished = True
+        self._take(self.sample.group, self.sample.place, rollout)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from grpo_runtime.rollouts.group import Group
+from grpo_runtime.rollouts.interface import Rollout
 from grpo_runtime.rollouts.journal.journal import NO_RECORDS, Recorder
 from grpo_runtime.rollouts.journal.reader import StepRecords, read_step, step_folders
 from grpo_runtime.rollouts.journal.records import Composed, Generated, Scored
@@ -118,8 +119,9 @@ class AsyncJournal(Recorder):
         for sample, request in enumerate(group.requests):
             record = self._samples.pop((group.number, sample), None)
             if record is not None and record.answers(request, sampling=self._sampling):
-                num_samples += group.rollouts[sample] is None
-                group.rollouts[sample] = record.rollout_of(request)
+                found = record.rollout_of(request)
+                num_samples += group.rollouts[sample] is None and isinstance(found, Rollout)
+                group.rollouts[sample] = found
                 group.columns = None
         self._num_restored[group.number] += num_samples
         return num_samples

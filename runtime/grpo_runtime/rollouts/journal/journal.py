@@ -106,7 +106,8 @@ class Recorder(ABC):
         self._num_replayed: Counter[int] = Counter()
 
     def sampled(self, group: Group, sample: int) -> None:
-        """Write a sample that is finished. May be called in any thread, and never waits for a disk."""
+        """Write a sample that is finished or given up. May be called in any thread, and never waits for a
+        disk."""
         self._put(self._step_of(group), Generated.of_group(group, sample, sampling=self._sampling))
 
     def scored(self, group: Group) -> None:
@@ -190,9 +191,9 @@ class Journal(Recorder):
         for group in groups:
             self._restore_samples(group, found)
             self._restore_rewards(group, found)
-        num_samples = sum(len(group.requests) - len(group.missing) for group in groups)
+        num_samples = sum(len(group.finished) for group in groups)
         self._num_replayed[step] += num_samples
-        is_whole = all(group.is_scored for group in groups)
+        is_whole = all(group.is_scored or group.is_left_out for group in groups)
         if self._is_replaying and not is_whole:
             self._forget_after(step)
         self._is_replaying = self._is_replaying and is_whole

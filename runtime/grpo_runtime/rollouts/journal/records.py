@@ -1,7 +1,8 @@
 """The records of a journal, and each as a frame. G samples of a group, F reward functions.
 
 A file holds the records of one step that one attempt has written: `Begun` first, `Generated` for each sample
-as it finishes, `Scored` for each group, in asynchronous training `Composed`, and `Trained` after the update.
+as it finishes or is given up, `Scored` for each group, in asynchronous training `Composed`, and `Trained`
+after the update.
 """
 
 import math
@@ -15,10 +16,12 @@ from grpo_runtime.rewards.chunk import Column
 from grpo_runtime.rewards.types import FailureKind, RewardFailure
 from grpo_runtime.rollouts.frames import Frame
 from grpo_runtime.rollouts.group import Group
-from grpo_runtime.rollouts.interface import GenerateRequest, Rollout
+from grpo_runtime.rollouts.interface import GenerateRequest, GivenUp, Rollout
 from grpo_runtime.rollouts.wire import episode_frame, read_episode
 
 FORMAT = 1
+_GENERATED, _GIVEN_UP = "generated", "given_up"
+"""Kinds of records of samples."""
 _FAILED_BEFORE = "it failed in an earlier attempt, whose log says why"
 
 
@@ -52,7 +55,7 @@ class Begun:
 
 @dataclass(frozen=True, kw_only=True)
 class Generated:
-    """One finished sample. Its prompt is not written again, only what identifies it."""
+    """One sample that is finished or given up. Its prompt is not written again, only what identifies it."""
 
     group: int
     """Its number, as in `Group`."""
@@ -62,21 +65,23 @@ class Generated:
     prompt_checksum: int
     sampling: int
     """Checksum of how it was sampled."""
-    completion: Rollout
+    completion: Rollout | GivenUp
     """Without the prompt of its first sequence, where that is the one that was asked for."""
 
     @classmethod
     def of_group(cls, group: Group, sample: int, *, sampling: int) -> "Generated":
-        """What is written of a sample that is finished."""
-        rollout, request = group.rollouts[sample], group.requests[sample]
-        assert rollout is not None
+        """What is written of a sample that is finished or given up."""
+        found, request = group.rollouts[sample], group.requests[sample]
+        assert found is not None
+        if isinstance(found, Rollout) and found.prompt_ids == request.prompt_ids:
+            found = found.of_prompt(())
         return cls(
             group=group.number,
             sample=sample,
             seed=request.seed,
             prompt_checksum=tokens_checksum(request.prompt_ids),
             sampling=sampling,
-            completion=rollout.of_prompt(()) if rollout.prompt_ids == request.prompt_ids else rollout,
+            completion=found,
         )
 
     def answers(self, request: GenerateRequest, *, sampling: int) -> bool:
@@ -84,17 +89,22 @@ class Generated:
         expected = (sampling, request.seed, tokens_checksum(request.prompt_ids))
         return (self.sampling, self.seed, self.prompt_checksum) == expected
 
-    def rollout_of(self, request: GenerateRequest) -> Rollout:
+    def rollout_of(self, request: GenerateRequest) -> Rollout | GivenUp:
         """The sample, which answers `request`, with its prompts."""
-        return (
-            self.completion if self.completion.prompt_ids else self.completion.of_prompt(request.prompt_ids)
-        )
+        found = self.completion
+        if isinstance(found, GivenUp) or found.prompt_ids:
+            return found
+        return found.of_prompt(request.prompt_ids)
 
     def frame(self) -> Frame:
         """The record."""
-        written = episode_frame(self.completion)
+        found = self.completion
+        if isinstance(found, GivenUp):
+            kind, written = _GIVEN_UP, Frame({"why": found.why}, {})
+        else:
+            kind, written = _GENERATED, episode_frame(found)
         header = {
-            "kind": "generated",
+            "kind": kind,
             "group": self.group,
             "sample": self.sample,
             "seed": self.seed,
@@ -113,7 +123,7 @@ class Generated:
             seed=header["seed"],
             prompt_checksum=header["prompt_checksum"],
             sampling=header["sampling"],
-            completion=read_episode(frame),
+            completion=GivenUp(header["why"]) if header["kind"] == _GIVEN_UP else read_episode(frame),
         )
 
 
@@ -281,7 +291,8 @@ Record = Begun | Generated | Scored | Composed | Trained
 
 _KINDS: Mapping[str, Any] = {
     "begun": Begun,
-    "generated": Generated,
+    _GENERATED: Generated,
+    _GIVEN_UP: Generated,
     "scored": Scored,
     "composed": Composed,
     "trained": Trained,

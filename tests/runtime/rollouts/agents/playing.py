@@ -14,7 +14,7 @@ from grpo_runtime.rollouts.agents.source import Agent, AgentOptions
 from grpo_runtime.rollouts.function.shared_process import HANG_SECONDS
 from grpo_runtime.rollouts.function.turn_sampler import TurnSampler
 from grpo_runtime.rollouts.group import Group
-from grpo_runtime.rollouts.interface import GenerateRequest, Rollout
+from grpo_runtime.rollouts.interface import GenerateRequest, GivenUp, Rollout
 
 HUNG_SECONDS = 60.0
 SEEDS = (11, 12)
@@ -50,8 +50,8 @@ async def play_groups(
     """Make all completions of the groups."""
     gateway = Gateway(chat_model(), TurnSampler(policy))  # type: ignore[arg-type]
 
-    def take(group: Group, index: int, rollout: Rollout) -> None:
-        group.rollouts[index] = rollout
+    def take(group: Group, index: int, found: Rollout | GivenUp) -> None:
+        group.rollouts[index] = found
 
     app = application(gateway, given={})
     async with (

@@ -43,10 +43,12 @@ async def play(
     hang_seconds: float = HANG_SECONDS,
     num_tries: int = 3,
 ) -> list[Rollout]:
-    """The completions of a group."""
+    """The completions of a group. Raises FunctionFailedError with the failure of one that is given up."""
     group = group_of(columns or {})
     options = options_of(agent, limits)
     await play_groups(options, policy, [group], hang_seconds=hang_seconds, num_tries=num_tries)
+    for given_up in group.given_up:
+        raise FunctionFailedError(given_up.why)
     return group.completions
 
 

@@ -1,92 +1,108 @@
-"""How often what failed is tried again, with a function that is a fake."""
+"""How often what failed is tried again, and in which process, with a function that is a fake."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import pytest
-
 from grpo_runtime.data.prompt import Prompt
+from grpo_runtime.process.line_worker import WorkerFailedError
 from grpo_runtime.rollouts.function.tries import Sample, Tries
 from grpo_runtime.rollouts.group import Group
-from grpo_runtime.rollouts.interface import FunctionFailedError, GenerateRequest, Rollout
+from grpo_runtime.rollouts.interface import FunctionFailedError, GenerateRequest, GivenUp, Rollout
 
 ALWAYS = 99
+LOST = -1
 
 
 class Process:
-    """One that never ends."""
+    """One that ends when it is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
 
 class Function:
-    """Makes each sample in the try with its number: one of number 3 fails twice."""
+    """Makes each sample in the try with its number: one of number 3 fails twice. One of number LOST ends its
+    process in each try."""
 
     is_awake = True
 
     def __init__(self, *made_in: int) -> None:
         self._made_in = made_in
-        self.tries: list[str] = []
+        self._shared: Process | None = None
+        self.tries: dict[int, list[str]] = {place: [] for place in range(len(made_in))}
         requests = [GenerateRequest((1,), seed=place) for place in range(len(made_in))]
         prompt = Prompt(index=0, content="", columns={})
         self.group = Group(step=0, number=0, prompt=prompt, requests=requests)
 
     @asynccontextmanager
     async def process(self) -> AsyncIterator[Process]:
-        self.tries.append("shared")
-        yield Process()
+        if self._shared is None or self._shared.ended.done():
+            self._shared = Process("shared")
+        yield self._shared
 
     @asynccontextmanager
     async def own_process(self) -> AsyncIterator[Process]:
-        self.tries.append("own")
-        yield Process()
+        yield Process("own")
+
+    @asynccontextmanager
+    async def last_process(self) -> AsyncIterator[Process]:
+        yield Process("last")
 
     async def rest(self) -> None:
         self.is_awake = False
 
-    async def make(self, sample: Sample, _: object, finish: object) -> None:
-        if len(self.tries) < self._made_in[sample.place]:
-            raise FunctionFailedError("the tool is away")
+    async def make(self, sample: Sample, process: Process, finish: object) -> None:
+        tries, number = self.tries[sample.place], self._made_in[sample.place]
+        tries.append(process.name)
+        await asyncio.sleep(0)  # the others are in the process too
+        if number == LOST:
+            process.ended.set_result("it died")
+        if number == LOST or process.ended.done():
+            await asyncio.Event().wait()
+        if len(tries) < number:
+            raise FunctionFailedError(f"the tool is away for {sample.num_failures}")
         finish(Rollout(sample.request.prompt_ids, (1,), (-1.0,), (), True, "fake"))  # type: ignore[operator]
 
-    async def sample(self) -> None:
-        def take(group: Group, place: int, rollout: Rollout) -> None:
-            group.rollouts[place] = rollout
+    async def sample(self) -> list[Rollout | GivenUp | None]:
+        def take(group: Group, place: int, found: Rollout | GivenUp) -> None:
+            assert group.rollouts[place] is None
+            group.rollouts[place] = found
 
-        def failed(where: str, error: Exception) -> FunctionFailedError:
-            return FunctionFailedError(f"{where}: {error}")
+        def failed(where: str, error: WorkerFailedError) -> FunctionFailedError:
+            return FunctionFailedError(f"it failed {where}: {error}")
 
         source = Tries(self, self, make=self.make, failed=failed, pauses_seconds=(0.0, 0.0))  # type: ignore[arg-type]
         await source.sample([self.group], take=take)
+        assert self.group.is_sampled and not self.is_awake
+        return self.group.rollouts
 
 
-async def test_a_step_bears_any_number_of_failures_while_samples_are_finished_between_them() -> None:
-    function = Function(1, 2, 3, 4, 5, 6)
-    await function.sample()
-    assert function.group.is_sampled and not function.is_awake
-    assert function.tries == ["shared"] * 6
+async def test_a_completion_that_fails_is_begun_again_twice_and_no_other_one_is() -> None:
+    function = Function(1, 2, 3, 1)
+    assert all(isinstance(found, Rollout) for found in await function.sample())
+    assert function.tries == {
+        0: ["shared"],
+        1: ["shared"] * 2,
+        2: ["shared", "shared", "last"],
+        3: ["shared"],
+    }
 
 
-async def test_the_third_failure_in_a_row_is_the_last_one() -> None:
-    function = Function(3)
-    await function.sample()
-    assert function.tries == ["shared", "shared", "own"]
-    with pytest.raises(FunctionFailedError, match=r"the tool is away\. It was tried 3 times$"):
-        await Function(4).sample()
+async def test_a_completion_that_fails_thrice_is_given_up_with_its_failure() -> None:
+    function = Function(1, ALWAYS, 2)
+    first, second, third = await function.sample()
+    assert isinstance(first, Rollout) and isinstance(third, Rollout)
+    assert second == GivenUp("the tool is away for 2. It was tried 3 times")
+    assert function.tries[1] == ["shared", "shared", "last"]
 
 
-async def test_a_sample_that_always_fails_ends_the_call_once_the_others_are_finished() -> None:
-    function = Function(1, 2, ALWAYS, 3)
-    with pytest.raises(FunctionFailedError, match=r"It was tried 3 times$"):
-        await function.sample()
-    assert function.group.missing == [2]
-    assert function.tries == ["shared"] * 4 + ["own"]
-
-
-async def test_a_sample_that_fails_before_others_can_finish_ends_the_call_after_three_tries() -> None:
-    function = Function(ALWAYS, 4)
-    with pytest.raises(FunctionFailedError, match=r"It was tried 3 times$"):
-        await function.sample()
-    assert len(function.tries) == 3
+async def test_of_those_in_a_process_that_ends_only_the_one_at_fault_is_given_up() -> None:
+    """Which it is shows in the last try, which each of them has alone."""
+    function = Function(1, LOST, 1)
+    first, second, third = await function.sample()
+    assert second == GivenUp("it failed in step 1: it died. It was tried 3 times")
+    assert isinstance(first, Rollout) and isinstance(third, Rollout)
+    assert function.tries[1] == ["shared", "shared", "own"]
+    assert function.tries[2] == ["shared", "shared", "own"]

@@ -20,6 +20,7 @@ from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import (
     FunctionFailedError,
     GenerateRequest,
+    GivenUp,
     OnFinished,
     Rollout,
     VersionSpan,
@@ -106,7 +107,8 @@ async def make(
     of: Sequence[int] = (0, 1),
     told: list[int] | None = None,
 ) -> list[Rollout]:
-    """The completions of the step that follows two."""
+    """The completions of the step that follows two. Raises FunctionFailedError with the failure of one that
+    is given up."""
     engines = engines or CountingEngines()
     running = function_of(function, timeout_seconds=timeout_seconds, max_turns=max_turns)
     async with running as rollout_function:
@@ -114,27 +116,31 @@ async def make(
         for index in set(range(len(REQUESTS))) - set(of):
             group.rollouts[index] = FROM_THE_JOURNAL
 
-        def take(_: Group, index: int, rollout: Rollout) -> None:
-            group.rollouts[index] = rollout
+        def take(_: Group, index: int, found: Rollout | GivenUp) -> None:
+            group.rollouts[index] = found
             if told is not None:
                 told.append(index)
 
         source = rollout_function.over(engines)  # type: ignore[arg-type]
         await source.sample([group], take=take)
+        for given_up in group.given_up:
+            raise FunctionFailedError(given_up.why)
         rollouts = [group.completions[index] for index in of]
     assert not engines.is_awake
     return rollouts
 
 
 async def sample_group(source: Source, answer: str) -> Rollout:
-    """The completion of a group of its own, which a function knows by its answer."""
+    """The completion of a group of its own, which a function knows by its answer. Raises as `make`."""
     prompt = replace(PROMPT, columns={"answer": answer})
     group = Group(step=2, number=0, prompt=prompt, requests=REQUESTS[:1])
 
-    def take(_: Group, index: int, rollout: Rollout) -> None:
-        group.rollouts[index] = rollout
+    def take(_: Group, index: int, found: Rollout | GivenUp) -> None:
+        group.rollouts[index] = found
 
     await source.sample([group], take=take, stays_awake=True)
+    for given_up in group.given_up:
+        raise FunctionFailedError(given_up.why)
     return group.completions[0]
 
 
@@ -260,7 +266,7 @@ async def test_a_function_that_fails_once_makes_what_is_not_finished_again_and_n
     assert [len(call) for call in again] == [1] * num_again
     seeds = [SEEDS[0], *(turn_seed(SEEDS[0], turn=number) for number in (1, 2))]
     assert [request.seed for [request] in again] == seeds
-    assert "In 0 s the 1 completions that are not finished begin anew" in caplog.text
+    assert "In 0 s its completion begins anew" in caplog.text
 
 
 async def test_a_function_that_goes_on_to_fail_is_tried_three_times(
