@@ -8,6 +8,7 @@ from typing import Annotated, Self
 from pydantic import Field
 
 from grpo_api.contract.learning_signal import StepsWithoutSignal
+from grpo_api.contract.left_out import MOST_ENVIRONMENTS, LeftOutEnvironment
 from grpo_api.contract.mismatch import Mismatch
 from grpo_api.contract.versions import SCHEMA_VERSION
 from grpo_api.model import ApiModel
@@ -151,6 +152,8 @@ class Progress(ApiModel):
     """How much trainer and engines disagree about the sampled tokens; None while they agree."""
     steps_without_signal: StepsWithoutSignal | None = None
     """The newest steps in a row that taught nothing; None where the newest one did."""
+    left_out: Annotated[tuple[LeftOutEnvironment, ...], Field(max_length=MOST_ENVIRONMENTS)] | None = None
+    """Environments all of whose newest groups were left out; None while there is none."""
     asynchronous: Annotated[AsyncProgress | None, Field(alias="async")] = None
     """How far sampling is ahead; None in a run without `async`, and before the first step."""
     engines: EngineCounts = EngineCounts()

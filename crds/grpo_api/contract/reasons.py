@@ -92,6 +92,11 @@ class Reason(StrEnum):
     job continues."""
     LEARNING_AGAIN = "LearningAgain"
     """Earlier steps taught nothing, and the newest one does."""
+    GROUPS_LEFT_OUT = "GroupsLeftOut"
+    """All of the newest groups of an environment were left out, because too many of their episodes failed
+    thrice; the message names it. The job continues with the others."""
+    ENVIRONMENTS_WORK = "EnvironmentsWork"
+    """Groups of an environment were left out, and a newer one is not."""
     NOT_RESTARTING = "NotRestarting"
     """No new attempt is being started."""
     IN_PROGRESS = "InProgress"

@@ -30,8 +30,8 @@ class Phase(StrEnum):
 
 class ConditionType(StrEnum):
     """The conditions of a job. The operator writes all of them when it first sees the job, but for
-    MismatchHigh and NoLearningSignal, which are there only in a job in which they have been True, and
-    Suspended, which is there only in a job that has been suspended."""
+    MismatchHigh, NoLearningSignal and EnvironmentFailing, which are there only in a job in which they have
+    been True, and Suspended, which is there only in a job that has been suspended."""
 
     READY = "Ready"
     RUNNING = "Running"
@@ -42,6 +42,7 @@ class ConditionType(StrEnum):
     FINISHED = "Finished"
     MISMATCH_HIGH = "MismatchHigh"
     NO_LEARNING_SIGNAL = "NoLearningSignal"
+    ENVIRONMENT_FAILING = "EnvironmentFailing"
     SUSPENDED = "Suspended"
 
 

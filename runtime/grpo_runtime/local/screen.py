@@ -10,6 +10,7 @@ from typing import Protocol, TextIO
 
 from tqdm import tqdm
 
+from grpo_api.contract.left_out import left_out_message
 from grpo_api.contract.progress import Progress
 from grpo_api.v1alpha1.status import ConditionType
 from grpo_runtime.report.metrics_file import METRICS_FILE, MetricsRecord, parse_metrics
@@ -47,6 +48,7 @@ class ProgressDisplay:
         self._shown: tuple[int, str] = (0, "")
         """Attempt and message that were shown last."""
         self._is_signal_reported = False
+        self._is_left_out_reported = False
         """Whether it was shown that the newest steps teach nothing."""
         self._resumed_attempt = 0
         """The last attempt whose resume was shown."""
@@ -69,6 +71,9 @@ class ProgressDisplay:
         if found is not None and not self._is_signal_reported:
             self._screen.say(f"{ConditionType.NO_LEARNING_SIGNAL}: {found.message}")
         self._is_signal_reported = found is not None
+        if progress.left_out and not self._is_left_out_reported:
+            self._screen.say(f"{ConditionType.ENVIRONMENT_FAILING}: {left_out_message(progress.left_out)}")
+        self._is_left_out_reported = bool(progress.left_out)
 
     def _show_resume(self, progress: Progress) -> None:
         step, of = progress.resumed_from_step, ""

@@ -11,6 +11,7 @@ import yaml
 from jinja2 import Environment, StrictUndefined
 
 from grpo_api.contract.learning_signal import StepsWithoutSignal
+from grpo_api.contract.left_out import LeftOutEnvironment, left_out_message
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import Mode
 from grpo_api.v1alpha1.status import ConditionType
@@ -119,9 +120,12 @@ def _warnings(run: RunConfig, newest: MetricsRecord) -> list[str]:
     """What was wrong in the newest steps."""
     names = [reward.name for reward in run.rewards]
     found = StepsWithoutSignal.of_metrics(newest.values, step=newest.step, rewards=names)
-    if found is None or not found.is_reported(total_steps=run.total_steps):
-        return []
-    return [f"{ConditionType.NO_LEARNING_SIGNAL}: {found.message}"]
+    warnings = []
+    if found is not None and found.is_reported(total_steps=run.total_steps):
+        warnings.append(f"{ConditionType.NO_LEARNING_SIGNAL}: {found.message}")
+    if left_out := LeftOutEnvironment.of_metrics(newest.values):
+        warnings.append(f"{ConditionType.ENVIRONMENT_FAILING}: {left_out_message(left_out)}")
+    return warnings
 
 
 def _time(run: RunConfig, records: Sequence[MetricsRecord]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from grpo_api.contract.graces import TRAINER_GRACE_SECONDS, trainer_grace_seconds
 from grpo_api.contract.learning_signal import StepsWithoutSignal
+from grpo_api.contract.left_out import LeftOutEnvironment, left_out_message
 from grpo_api.contract.mismatch import MISMATCH_METRIC, mismatch_after
 from grpo_api.contract.progress import AsyncProgress, EngineCounts, EngineNote, Progress, TrainerState
 from grpo_api.contract.run_config import JobRef
@@ -130,10 +131,8 @@ class Reporter:
 
     def begins_round(self, *, needs_engines: bool) -> None:
         """Learn whether engines are needed for the completions that come next, so that a wait for them is
-        reported as such. That the one before has ended is a sign of life, also where nothing of it was
-        finished."""
+        reported as such."""
         self._needs_engines = needs_engines
-        self.progress.update()
 
     def replaying(self, num_samples: int, *, step: int) -> None:
         """Report that a step, counted from 1, takes this many samples from the journal."""
@@ -173,10 +172,12 @@ class Reporter:
         if mismatch is not None and mismatch.step == step:
             logger.warning("%s", mismatch.message)
         was_reported = self.progress.latest.no_learning_signal is not None
+        were_left_out, left_out = self.progress.latest.left_out, LeftOutEnvironment.of_metrics(values)
         self.progress.update(
             step=step,
             mismatch=mismatch,
             steps_without_signal=StepsWithoutSignal.of_metrics(values, step=step, rewards=self._reward_names),
+            left_out=left_out or None,
             reward=values.get("reward"),
             policy_version=policy_version,
             tokens_per_second=values.get("tokens_per_second"),
@@ -188,6 +189,8 @@ class Reporter:
         no_signal = self.progress.latest.no_learning_signal
         if no_signal is not None and not was_reported:
             logger.warning("%s: %s", ConditionType.NO_LEARNING_SIGNAL, no_signal.message)
+        if left_out and not were_left_out:
+            logger.warning("%s: %s", ConditionType.ENVIRONMENT_FAILING, left_out_message(left_out))
 
     def report_bytes(self, message: str, *, num_bytes: int) -> None:
         """Report that `num_bytes` bytes have been written or uploaded so far. Only more of them are a sign of

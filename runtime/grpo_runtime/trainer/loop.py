@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from grpo_api.contract.learning_signal import PREFIX, Lack, count_step
+from grpo_api.contract.left_out import LEFT_OUT_IN_A_ROW, count_groups
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.data.sampler import PromptSampler
@@ -20,6 +21,7 @@ from grpo_runtime.report.phases import Stopwatch
 from grpo_runtime.report.reporter import Reporter
 from grpo_runtime.report.samples import Sample
 from grpo_runtime.report.waiting import without_weights
+from grpo_runtime.rollouts.agents.environments import environment_of
 from grpo_runtime.rollouts.async_stream import AsyncStream
 from grpo_runtime.rollouts.collect import Collection, Source
 from grpo_runtime.rollouts.group import Group, advantages_of, completions_of
@@ -232,6 +234,17 @@ class Coordinator:
             sampler=groups.sampler,
             learner=asdict(self.learner.state),
             without_signal=count_step(state.without_signal, lack),
+            left_out=self._count_left_out(state, groups),
+        )
+
+    def _count_left_out(self, state: RunState, groups: StepGroups) -> dict[str, int]:
+        if self.run_config.environments is None:
+            return {}
+        environment = environment_of(self.run_config)
+        return count_groups(
+            state.left_out,
+            left_out=map(environment, groups.left_out),
+            sampled=set(map(environment, groups.sampled)),
         )
 
     def _take_idle(self) -> IdleEngines | None:
@@ -262,6 +275,7 @@ class Coordinator:
             "num_tokens": float(state.num_tokens),
             **{name: float(number) for name, number in self.left_out.items()},
             **{f"{PREFIX}{lack}": float(num) for lack, num in state.without_signal.items()},
+            **{LEFT_OUT_IN_A_ROW.format(name): float(num) for name, num in state.left_out.items()},
         }
         self.ranks.position.at("reports the step")
         self.reporter.finished_step(

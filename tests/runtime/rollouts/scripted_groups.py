@@ -10,18 +10,18 @@ from grpo_runtime.rewards.chunk import Column
 from grpo_runtime.rewards.types import OpenCalls
 from grpo_runtime.rollouts.collect import Take
 from grpo_runtime.rollouts.group import Group
-from grpo_runtime.rollouts.interface import EngineError, GenerateRequest, Rollout, VersionSpan
+from grpo_runtime.rollouts.interface import EngineError, GenerateRequest, GivenUp, Rollout, VersionSpan
 
 GROUP_SIZE = 2
 
 
-def group_of(ordinal: int, *, step: int) -> Group:
+def group_of(ordinal: int, *, step: int, size: int = GROUP_SIZE) -> Group:
     """The group of the prompt with that ordinal."""
     return Group(
         step=step,
         number=ordinal,
         prompt=Prompt(index=ordinal, content=f"{ordinal}=", columns={}),
-        requests=[GenerateRequest((ordinal,), seed=100 * ordinal + sample) for sample in range(GROUP_SIZE)],
+        requests=[GenerateRequest((ordinal,), seed=100 * ordinal + sample) for sample in range(size)],
     )
 
 
@@ -73,6 +73,11 @@ class ScriptedSource:
             group, sample, Rollout(request.prompt_ids, tokens, (-0.5,) * len(spans), spans, True, "scripted")
         )
 
+    def give_up_one_sample(self, ordinal: int) -> None:
+        """Each try to make the first missing sample of a group has failed."""
+        group, take = self._takes[ordinal]
+        take(group, group.missing[0], GivenUp(f"the agent of group {ordinal} raised"))
+
     def finish(self, ordinal: int) -> None:
         """Every sample of a group is finished."""
         while self._takes[ordinal][0].missing:
@@ -107,7 +112,7 @@ class ScriptedScorer:
     async def score(self, group: Group) -> tuple[Column, ...]:
         assert group.is_sampled
         self.scored.append(group.number)
-        return (Column(values=list(self._rewards(group.number))),)
+        return (Column(values=list(self._rewards(group.number))[: len(group.completions)]),)
 
     def judge(self, groups: Sequence[Group], *, step: int) -> None:
         assert all(group.is_scored for group in groups)

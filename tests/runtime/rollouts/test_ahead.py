@@ -14,9 +14,16 @@ from scripted_groups import ScriptedScorer, ScriptedSource, group_of, settle
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.rewards.chunk import Column
-from grpo_runtime.rollouts.ahead import MOST_FAILED_IN_A_ROW, AheadOptions, GroupsAhead, Outstanding
-from grpo_runtime.rollouts.group import Group
-from grpo_runtime.rollouts.interface import EngineError, Generation, Rollout, VersionSpan
+from grpo_runtime.rollouts.ahead import AheadOptions, GroupsAhead, Outstanding
+from grpo_runtime.rollouts.group import MOST_FAILED_IN_A_ROW, Group
+from grpo_runtime.rollouts.interface import (
+    EngineError,
+    FunctionFailedError,
+    Generation,
+    GivenUp,
+    Rollout,
+    VersionSpan,
+)
 from grpo_runtime.rollouts.journal.journal import NoJournal
 from grpo_runtime.rollouts.staleness import StalenessBound
 
@@ -30,6 +37,7 @@ def make(
     max_rounds: int | None = None,
     scorer: ScriptedScorer | None = None,
     clock: Callable[[], float] = time.monotonic,
+    group_size: int = 2,
 ) -> tuple[GroupsAhead, ScriptedSource]:
     ordinals = itertools.count()
     source = ScriptedSource()
@@ -39,9 +47,9 @@ def make(
             total_steps=total_steps,
             drops_stale=drops_stale,
             max_rounds=max_rounds,
-            advantages=AdvantageOptions(group_size=2, weights=(1.0,)),
+            advantages=AdvantageOptions(group_size=group_size, weights=(1.0,)),
         ),
-        draw=lambda step: group_of(next(ordinals), step=step),
+        draw=lambda step: group_of(next(ordinals), step=step, size=group_size),
         give_back=lambda ordinals: None,
         source=source,
         scorer=scorer or ScriptedScorer(),  # type: ignore[arg-type]
@@ -205,6 +213,52 @@ async def test_a_group_that_fails_costs_no_other_one_and_many_in_a_row_end_the_r
     with pytest.raises(EngineError, match="engines refuse group"):
         await choosing
     await ahead.close()
+
+
+async def test_a_group_is_trained_with_what_it_has_or_left_out_and_another_one_sampled() -> None:
+    scorer = ScriptedScorer(lambda ordinal: (0.0, 1.0, 2.0, 3.0))
+    ahead, source = make(scorer=scorer, group_size=4)
+    ahead.serve(0)
+    choosing = asyncio.ensure_future(ahead.choose(0))
+    await settle()
+    for _ in range(3):
+        source.give_up_one_sample(0)
+    for _ in range(2):
+        source.give_up_one_sample(1)
+    for ordinal in (0, 1, 2):
+        source.finish(ordinal)
+    ended = await choosing
+    assert [one.ordinal for one in ended.trained] == [1, 2]
+    assert [one.ordinal for one in ended.failed] == [0]
+    assert [len(one.group.completions) for one in ended.trained] == [2, 4]
+    assert 4 in source.open
+    # nobody is asked for rewards of what there is not
+    assert scorer.scored == [1, 2]
+    assert [one.group.rewards for one in ended.trained] == [
+        [(0.0,), (1.0,)],
+        [(0.0,), (1.0,), (2.0,), (3.0,)],
+    ]
+    await ahead.close()
+
+
+async def test_many_groups_in_a_row_that_are_left_out_end_the_run_with_the_failure_of_the_last() -> None:
+    ahead, source = make()
+    ahead.serve(0)
+    choosing = asyncio.ensure_future(ahead.choose(0))
+    for _ in range(MOST_FAILED_IN_A_ROW):
+        await settle()
+        ordinal = source.open[0]
+        source.give_up_one_sample(ordinal)
+        source.finish(ordinal)
+    with pytest.raises(FunctionFailedError, match=f"the agent of group {ordinal} raised"):
+        await choosing
+    await ahead.close()
+
+
+def test_the_version_of_a_group_is_that_of_the_samples_that_there_are() -> None:
+    group = group_of(0, step=4)
+    group.rollouts = [rollout_of(version=5), GivenUp("the agent raised")]
+    assert Outstanding(group=group, served=2).version == 5
 
 
 async def test_a_group_that_is_finished_ends_a_row_of_failures() -> None:

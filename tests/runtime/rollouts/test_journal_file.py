@@ -22,7 +22,14 @@ from grpo_runtime.rewards.chunk import Column
 from grpo_runtime.rewards.types import FailureKind, RewardFailure
 from grpo_runtime.rollouts.frames import Frame, decode_frames, encode_frame
 from grpo_runtime.rollouts.group import Group
-from grpo_runtime.rollouts.interface import AgentCalls, AgentTurn, GenerateRequest, Rollout, VersionSpan
+from grpo_runtime.rollouts.interface import (
+    AgentCalls,
+    AgentTurn,
+    GenerateRequest,
+    GivenUp,
+    Rollout,
+    VersionSpan,
+)
 from grpo_runtime.rollouts.journal.reader import file_of, read_step
 from grpo_runtime.rollouts.journal.records import Begun, Composed, Generated, Scored, Trained, decode_record
 from grpo_runtime.rollouts.journal.writer import JournalWriter
@@ -62,7 +69,11 @@ def write(folder: Path, attempt: int, *frames: Frame, more: bytes = b"") -> Path
 def tokens(folder: Path, *, attempt: int = 9) -> dict[int, int]:
     """The first token of each sample that counts."""
     found = read_step(folder, step=4, attempt=attempt, job_uid=JOB)
-    return {sample: record.completion.completion_ids[0] for (_, sample), record in found.generated.items()}
+    return {
+        sample: record.completion.completion_ids[0]
+        for (_, sample), record in found.generated.items()
+        if isinstance(record.completion, Rollout)
+    }
 
 
 def group(*rollouts: Rollout, request: GenerateRequest = REQUEST, number: int = 1) -> Group:
@@ -88,6 +99,7 @@ def test_a_sample_comes_back_to_the_last_bit(mask: tuple[bool, ...] | None) -> N
     assert (found.group, found.sample) == (1, 2)
     assert found == record and found.answers(REQUEST, sampling=9)
     assert found.rollout_of(REQUEST) == rollout
+    assert isinstance(found.completion, Rollout)
     bits = [struct.pack("<f", logprob) for logprob in found.completion.rollout_logprobs]
     assert bits == [struct.pack("<f", logprob) for logprob in LOGPROBS]
 
@@ -125,6 +137,16 @@ def test_an_episode_keeps_the_prompt_that_its_agent_gave_it_what_it_asked_for_an
     found = decode_record(frame)
     assert isinstance(found, Generated)
     assert found.answers(REQUEST, sampling=9) and found.rollout_of(REQUEST) == rollout
+
+
+def test_a_sample_that_was_given_up_comes_back_with_what_failed() -> None:
+    made = group(ROLLOUT, ROLLOUT)
+    made.rollouts[1] = GivenUp("the tool is away. It was tried 3 times")
+    record = Generated.of_group(made, 1, sampling=9)
+    (frame,), _ = decode_frames(encode_frame(record.frame()))
+    found = decode_record(frame)
+    assert isinstance(found, Generated) and found == record
+    assert found.answers(REQUEST, sampling=9) and found.rollout_of(REQUEST) == made.rollouts[1]
 
 
 def test_an_episode_of_which_a_sequence_is_lost_is_not_read() -> None:

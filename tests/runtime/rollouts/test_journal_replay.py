@@ -10,7 +10,7 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.rewards.chunk import Column
 from grpo_runtime.rollouts.group import Group, completions_of, rewards_of
-from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, VersionSpan
+from grpo_runtime.rollouts.interface import GenerateRequest, GivenUp, Rollout, VersionSpan
 from grpo_runtime.rollouts.journal.journal import CHECKSUM, DIFFERS, REPLAYED, Journal
 from grpo_runtime.rollouts.journal.reader import file_of, read_step, step_folders
 
@@ -136,6 +136,39 @@ def test_samples_without_rewards_are_only_scored(run: Run) -> None:
 def test_of_a_step_that_is_scored_in_part_whole_groups_keep_their_rewards(run: Run, num_samples: int) -> None:
     begin(run.attempt(1), 3, num_samples=num_samples, num_groups=1)
     assert do(run.attempt(2), 3) == Done(num_samples, seeds_of(3)[num_samples:], [1])
+
+
+def test_what_was_given_up_is_not_tried_again_and_the_group_is_as_it_was(run: Run) -> None:
+    """Also one that is left out, of which nothing is scored."""
+    first = run.attempt(1)
+    part, left_out = a_partial_group(3, number=0), a_partial_group(3, number=1)
+    first.restore([part, left_out])
+    for group, given_up in ((part, 1), (left_out, 3)):
+        for place in range(4):
+            sample(group, place)
+            if place < given_up:
+                group.rollouts[place] = GivenUp(f"sample {place} failed")
+            first.sampled(group, place)
+    part.columns = (Column(values=[1.0, 2.0, 3.0]),)
+    first.scored(part)
+    first.trained(3, DIGEST)
+    first._writer.wait()
+    second = run.attempt(2)
+    again = [a_partial_group(3, number=number) for number in (0, 1)]
+    assert second.restore(again) == 3 + 1
+    assert [group.missing for group in again] == [[], []]
+    assert [group.rollouts for group in again] == [part.rollouts, left_out.rollouts]
+    assert again[0].is_scored and again[1].is_left_out
+    assert again[0].rewards == [(1.0,), (2.0,), (3.0,)]
+    # so that what follows is replayed too
+    assert second.trained(3, DIGEST)[REPLAYED] == 4
+    assert second._is_replaying
+
+
+def a_partial_group(step: int, *, number: int) -> Group:
+    requests = [GenerateRequest((number,), seed=100 * step + number * 10 + place) for place in range(4)]
+    prompt = Prompt(index=number, content=f"{number}=", columns={})
+    return Group(step=step, number=number, prompt=prompt, requests=requests)
 
 
 def test_every_attempt_adds_what_it_has_sampled(run: Run) -> None:

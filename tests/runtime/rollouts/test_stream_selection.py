@@ -9,8 +9,8 @@ from grpo_runtime.algorithm.advantages import differing_groups
 from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.rewards.chunk import Column
-from grpo_runtime.rollouts.group import Group
-from grpo_runtime.rollouts.interface import GenerateRequest
+from grpo_runtime.rollouts.group import MOST_FAILED_IN_A_ROW, Group
+from grpo_runtime.rollouts.interface import FunctionFailedError, GenerateRequest, GivenUp
 from grpo_runtime.rollouts.stream import Selection
 
 OPTIONS = AdvantageOptions(group_size=2, weights=(1.0, -1.0))
@@ -107,6 +107,54 @@ def test_without_dynamic_sampling_a_step_is_its_only_round() -> None:
     selection.take(groups(1, 1, 0, 0))
     assert selection.num_missing == 0
     assert numbers(selection.selected()) == [0, 1] and selection.metrics() == {}
+
+
+def failed(*numbers: int) -> list[Group]:
+    """Groups that are left out."""
+    given_up = [GivenUp("the game server is away"), GivenUp("the agent raised")]
+    return [
+        Group(step=0, number=number, prompt=PROMPT, requests=REQUESTS, rollouts=list(given_up))
+        for number in numbers
+    ]
+
+
+def test_others_take_the_places_of_groups_that_are_left_out_until_the_step_has_enough() -> None:
+    selection = Selection(num_groups=3, max_rounds=None, options=OPTIONS)
+    selection.take([*groups(1, 1), *failed(1, 2)])
+    assert (selection.num_missing, selection.num_begun) == (2, 3)
+    selection.take([*failed(3), *groups(0, 1, first=4)])
+    assert (selection.num_missing, selection.num_begun) == (1, 5)
+    selection.take(groups(0, 0, first=5))
+    assert (selection.num_missing, selection.metrics()) == (0, {})
+    assert numbers(selection.selected()) == numbers(selection.sampled) == [0, 4, 5]
+    assert numbers(selection.left_out) == [1, 2, 3]
+
+
+def test_with_dynamic_sampling_too_and_they_are_no_rounds_of_their_own_at_the_end() -> None:
+    selection = Selection(num_groups=2, max_rounds=2, options=OPTIONS)
+    selection.take([*failed(0), *groups(1, 1, first=1)])
+    assert selection.num_missing == 2
+    selection.take([*failed(2), *groups(0, 1, first=3)])
+    # the last round is over, but for the place of a group that is left out
+    assert selection.num_missing == 1
+    selection.take(failed(4))
+    assert selection.num_missing == 1
+    selection.take(groups(1, 1, first=5))
+    assert selection.num_missing == 0
+    assert numbers(selection.selected()) == [3]
+    assert selection.metrics()["dynamic_sampling/rounds"] == 2.0
+    assert selection.metrics()["dynamic_sampling/generated_groups"] == 3.0
+
+
+def test_many_in_a_row_without_one_that_is_sampled_end_the_run_with_the_last_failure() -> None:
+    selection = Selection(num_groups=2, max_rounds=None, options=OPTIONS)
+    for first in range(0, MOST_FAILED_IN_A_ROW - 2, 2):
+        selection.take(failed(first, first + 1))
+    selection.take([*failed(14), *groups(0, 1, first=15)])
+    for number in range(MOST_FAILED_IN_A_ROW - 1):
+        selection.take(failed(20 + number))
+    with pytest.raises(FunctionFailedError, match="the agent raised"):
+        selection.take(failed(40))
 
 
 def test_a_reward_of_negative_weight_keeps_a_group_as_one_of_positive_weight_does() -> None:

@@ -16,7 +16,7 @@ from grpo_runtime.errors import KnownError, RewardServiceUnreachableError, UserE
 from grpo_runtime.model.tiny import char_tokenizer
 from grpo_runtime.rewards.chunk import Column
 from grpo_runtime.rollouts.group import Group
-from grpo_runtime.rollouts.interface import AgentCalls, AgentTurn, Rollout
+from grpo_runtime.rollouts.interface import AgentCalls, AgentTurn, GivenUp, Rollout
 from grpo_runtime.rollouts.prompting import make_groups
 from grpo_runtime.trainer.checkpoint.contents import RunState
 from grpo_runtime.trainer.distributed import Command
@@ -143,6 +143,33 @@ def test_its_metrics_are_means_without_what_no_function_scored() -> None:
     assert metrics(0.25, None)["eval/env/game/reward"] == 0.25
     largest = metrics(3e38, 2e38)
     assert largest["eval/reward"] == largest["eval/rewards/a/mean"] == pytest.approx(2.5e38)
+
+
+async def test_what_was_given_up_is_in_no_mean_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    evaluation = evaluation_of(job(samples=2, temperature=0.5))
+    rollout = Rollout((1,), (2,), (0.0,), (), True, "e")
+
+    async def measured(*rollouts: list[Rollout | GivenUp | None]) -> Any:
+        groups = evaluation.groups(2)
+        for group, found in zip(groups, rollouts, strict=True):
+            group.rollouts = found
+            if not group.is_left_out:
+                group.columns = (Column(values=[0.5] * len(group.completions)),)
+
+        async def scoring() -> None:
+            """They are scored."""
+
+        return await evaluation.measure(scoring(), groups)
+
+    given_up = GivenUp("the agent raised")
+    found = await measured([rollout, given_up], [given_up, given_up])
+    assert (found["eval/reward"], found["eval/failed"], found["eval/given_up_episodes"]) == (0.5, 0.0, 3.0)
+    assert "eval/given_up_episodes" not in await measured([rollout, rollout], [rollout, rollout])
+    assert await measured([given_up] * 2, [given_up] * 2) == {
+        "eval/failed": 1.0,
+        "eval/given_up_episodes": 4.0,
+    }
+    assert "training continues: no completion could be made: the agent raised" in caplog.text
 
 
 async def test_its_metrics_are_in_the_report_of_the_step_whose_weights_it_measured(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from grpo_api.contract.left_out import left_out_message
 from grpo_api.contract.mismatch import STEPS_BELOW, why_unbounded
 from grpo_api.contract.progress import EngineCounts, Progress
 from grpo_api.contract.reasons import Reason, ReasonMessage
@@ -44,6 +45,7 @@ def write_conditions(draft: Draft, observed: Observed, now: datetime) -> Draft:
         ConditionType.FINISHED: _end(draft, ConditionType.FINISHED),
         **_mismatch_high(draft),
         **_no_learning_signal(draft),
+        **_environment_failing(draft),
         **_suspended(draft),
     }
     status = draft.status
@@ -288,6 +290,21 @@ def _no_learning_signal(draft: Draft) -> dict[ConditionType, ConditionState]:
         return {}
     return {
         kind: ConditionState(False, Reason.LEARNING_AGAIN, f"step {progress.step} had something to learn")
+    }
+
+
+def _environment_failing(draft: Draft) -> dict[ConditionType, ConditionState]:
+    """What the newest report says; nothing before an environment failed. A new attempt changes nothing before
+    it has made a step."""
+    progress, kind = draft.facts.new_progress, ConditionType.ENVIRONMENT_FAILING
+    if progress is None:
+        return {}
+    if progress.left_out:
+        return {kind: ConditionState(True, Reason.GROUPS_LEFT_OUT, left_out_message(progress.left_out))}
+    if not is_true(draft.status, kind) or progress.step <= (progress.resumed_from_step or 0):
+        return {}
+    return {
+        kind: ConditionState(False, Reason.ENVIRONMENTS_WORK, "a group of each environment is trained again")
     }
 
 

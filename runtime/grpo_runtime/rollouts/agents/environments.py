@@ -69,9 +69,23 @@ class Environments:
             yield Shared(sources, engines, place_of=self._place_of())
 
     def _place_of(self) -> "PlaceOf":
-        if self.column is None:
-            return by_weight([found.weight for found in self.environments])
-        return by_column(self.column, names=[found.name for found in self.environments])
+        return _chosen(
+            self.column,
+            names=[found.name for found in self.environments],
+            weights=[found.weight for found in self.environments],
+        )
+
+
+def environment_of(run_config: RunConfig) -> Callable[[Group], str]:
+    """Gives the name of the environment that makes a group."""
+    specs = run_config.environments or ()
+    names = [spec.name for spec in specs]
+    place_of = _chosen(run_config.dataset.environment, names=names, weights=[spec.weight for spec in specs])
+    return lambda group: names[place_of(group)]
+
+
+def _chosen(column: str | None, *, names: Sequence[str], weights: Sequence[float]) -> "PlaceOf":
+    return by_weight(weights) if column is None else by_column(column, names=names)
 
 
 PlaceOf = Callable[[Group], int]

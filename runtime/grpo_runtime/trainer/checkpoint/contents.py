@@ -32,7 +32,8 @@ class RunState:
 
     `step` counts finished steps, `num_tokens` all prompt and completion tokens so far; `sampler` is the
     sampler's own state, `learner` what a `LearnerState` holds. `without_signal` counts the newest steps in a
-    row that taught nothing, by their `Lack`.
+    row that taught nothing, by their `Lack`, and `left_out` the newest groups in a row that were left out, by
+    their environment.
     """
 
     step: int = 0
@@ -40,6 +41,7 @@ class RunState:
     sampler: dict[str, Any] | None = None
     learner: dict[str, Any] = field(default_factory=dict)
     without_signal: dict[str, int] = field(default_factory=dict)
+    left_out: dict[str, int] = field(default_factory=dict)
 
 
 def complete_checkpoint(
