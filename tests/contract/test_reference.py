@@ -15,6 +15,7 @@ import grpo_runtime.engines.fleet.engine_sync
 import grpo_runtime.rollouts.stream
 import grpo_runtime.trainer.loop
 from grpo_api.contract import endpoints, exit_codes, labels, learning_signal
+from grpo_api.contract.left_out import LEFT_OUT_IN_A_ROW
 from grpo_api.contract.progress import QUEUED, RUNNING, STALENESS
 from grpo_api.contract.reasons import Reason
 from grpo_api.contract.versions import PolicyVersion
@@ -52,10 +53,11 @@ from grpo_runtime.trainer.algorithm_options import loss_options
 from grpo_runtime.trainer.batch import make_batch
 from grpo_runtime.trainer.checkpoint import saver
 from grpo_runtime.trainer.evaluation import FAILED, OF_COMPLETIONS, PREFIX, REWARD
+from grpo_runtime.trainer.evaluation import GIVEN_UP as EVALUATION_GIVEN_UP
 from grpo_runtime.trainer.learner import Learner
 from grpo_runtime.trainer.loop import Coordinator
 from grpo_runtime.trainer.micro_batches import divide_step
-from grpo_runtime.trainer.step_report import step_metrics
+from grpo_runtime.trainer.step_report import GIVEN_UP, LEFT_OUT, step_metrics
 from grpo_runtime.trainer.training_prompts import OVERLONG, UNREADABLE
 
 from .reference_tables import PAGE, rewritten
@@ -224,6 +226,7 @@ def metric_names() -> set[str]:
             for name in named_in(inspect.getsource(part))
         ),
         "step_time",
+        *(GIVEN_UP, LEFT_OUT, LEFT_OUT_IN_A_ROW.format("NAME"), EVALUATION_GIVEN_UP),
         *(f"{learning_signal.PREFIX}{lack}" for lack in learning_signal.Lack),
         *(saver.WAITED, saver.SECONDS),
         *("rewards/NAME/failures", "rewards/NAME/failed_calls", "step", "attempt"),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from grpo_api.contract.learning_signal import StepsWithoutSignal
+from grpo_api.contract.left_out import LeftOutEnvironment
 from grpo_api.contract.progress import EngineCounts, Mismatch, TrainerState
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType
@@ -90,6 +91,21 @@ def without_signal() -> FakeCluster:
 
 def learning_again() -> FakeCluster:
     cluster = without_signal()
+    cluster.progress = report(step=11, total_steps=2000)
+    cluster.settle()
+    return cluster
+
+
+def with_a_failing_environment() -> FakeCluster:
+    cluster = training()
+    failing = (LeftOutEnvironment(name="go", num_groups=16),)
+    cluster.progress = report(step=10, total_steps=2000, left_out=failing)
+    cluster.settle()
+    return cluster
+
+
+def with_all_environments_again() -> FakeCluster:
+    cluster = with_a_failing_environment()
     cluster.progress = report(step=11, total_steps=2000)
     cluster.settle()
     return cluster
@@ -206,6 +222,20 @@ LIFE: dict[Callable[[], FakeCluster], dict[str, str]] = {
         "RolloutReady": "True EnginesReady",
         "Ready": "True Training",
         "NoLearningSignal": "False LearningAgain",
+        **NOT_ENDED,
+    },
+    with_a_failing_environment: {
+        "Running": "True TrainerRunning",
+        "RolloutReady": "True EnginesReady",
+        "Ready": "True Training",
+        "EnvironmentFailing": "True GroupsLeftOut",
+        **NOT_ENDED,
+    },
+    with_all_environments_again: {
+        "Running": "True TrainerRunning",
+        "RolloutReady": "True EnginesReady",
+        "Ready": "True Training",
+        "EnvironmentFailing": "False EnvironmentsWork",
         **NOT_ENDED,
     },
     with_a_lost_engine: {

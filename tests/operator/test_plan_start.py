@@ -9,7 +9,12 @@ from grpo_operator.observe.observed import Refusal
 
 from .fake_cluster import IMAGE, FakeCluster, report, spec, termination
 
-ONLY_ONCE_TRUE = (ConditionType.MISMATCH_HIGH, ConditionType.NO_LEARNING_SIGNAL, ConditionType.SUSPENDED)
+ONLY_ONCE_TRUE = (
+    ConditionType.MISMATCH_HIGH,
+    ConditionType.NO_LEARNING_SIGNAL,
+    ConditionType.ENVIRONMENT_FAILING,
+    ConditionType.SUSPENDED,
+)
 
 
 def test_a_new_job_gets_its_pods_services_config_and_tokens():

@@ -123,15 +123,15 @@ METRICS = {
         "of the `environment` (the agent raised, was late or lost its process, and the episode was begun "
         "again), and of a `limit`, at which an episode was cut; those that are 0 are left out"
     ),
+    "env/NAME/left_out_in_a_row": (
+        "newest groups of an environment, one after the other, that were left out; it is there only while "
+        "the newest one was"
+    ),
     "agents/given_up_episodes": (
         "with `environments` or `sampling.rolloutFunction`: completions of the step that were given up, "
         "because each of three tries failed; this and the next are left out where they are 0"
     ),
     "agents/left_out_groups": ("groups of which too many were given up, in whose places others were sampled"),
-    "env/NAME/left_out_in_a_row": (
-        "newest groups of an environment, one after the other, that were left out; it is there only while "
-        "the newest one was"
-    ),
     "dynamic_sampling/rounds": "with `algorithm.dynamicSampling`: how often the step sampled",
     "dynamic_sampling/generated_groups": "groups that it sampled",
     "dynamic_sampling/filtered_groups": (

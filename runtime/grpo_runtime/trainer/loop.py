@@ -212,9 +212,10 @@ class Coordinator:
         except StopRequestedError:
             return Evaluated(is_stopped=True)
         seconds = {name: value for name, value in watch.seconds().items() if name != "step_time"}
+        sampled = [group for group in groups if not group.is_left_out]
         return Evaluated(
             {**found, **seconds},
-            samples=self._kept_evaluation(evaluation, groups) if not found[FAILED] else (),
+            samples=self._kept_evaluation(evaluation, sampled) if not found[FAILED] else (),
             is_best=evaluation.is_best(found, step=state.step),
         )
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from grpo_api.contract.learning_signal import StepsWithoutSignal
+from grpo_api.contract.left_out import LeftOutEnvironment
 from grpo_api.contract.progress import Progress
 from grpo_runtime.local.screen import Lines, ProgressDisplay
 
@@ -29,4 +30,17 @@ def test_it_is_said_once_that_steps_teach_nothing_and_again_after_one_that_does(
     assert [text.startswith("NoLearningSignal: nothing was learned from accuracy") for text in said] == [
         *(False, True, False),
         *(False, False, True),
+    ]
+
+
+def test_it_is_said_once_that_an_environment_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    display = ProgressDisplay(tmp_path, Lines(sys.stdout), total_steps=100)
+    go, said = (LeftOutEnvironment(name="go", num_groups=16),), []
+    for step, left_out in enumerate([None, go, go, None, go]):
+        display.update(report(step, left_out=left_out))
+        said.append(capsys.readouterr().out)
+    assert [text.startswith("EnvironmentFailing: of environment go the last 16") for text in said] == [
+        *(False, True, False, False, True)
     ]

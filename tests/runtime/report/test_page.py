@@ -99,11 +99,12 @@ def test_a_run_that_teaches_nothing_says_so_on_its_page(output: Path) -> None:
     assert "NoLearningSignal" not in render_page(output)
     metrics = MetricsFile(output)
     for step in range(1, STEPS + 1):
-        lacking = {"steps_without_signal/no_reward": float(step)}
+        lacking = {"steps_without_signal/no_reward": float(step), "env/go/left_out_in_a_row": 16.0 + step}
         metrics.write(MetricsRecord(attempt=3, step=step, time=0.0, values=values(step) | lacking))
     metrics.close()
     body = re.sub(r"<script>.*?</script>", "", render_page(output), flags=re.DOTALL)
     assert "NoLearningSignal: nothing was learned from accuracy in steps 1 to 6: no completion had" in body
+    assert "EnvironmentFailing: of environment go the last 22 groups were left out" in body
 
 
 def test_the_split_is_that_of_the_engines_that_sampled_after_a_job_was_scaled(output: Path) -> None:

@@ -11,6 +11,7 @@ from power_cut import PowerCuts
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from grpo_api.contract.learning_signal import StepsWithoutSignal
+from grpo_api.contract.left_out import LeftOutEnvironment
 from grpo_api.contract.mismatch import MISMATCH_METRIC, STEPS_BELOW, Mismatch
 from grpo_api.contract.progress import (
     AsyncProgress,
@@ -298,6 +299,20 @@ def test_steps_that_teach_nothing_are_in_the_progress_and_told_once_in_the_log(
             assert found == StepsWithoutSignal(step=step, no_reward=num, rewards="accuracy")
         told.append(sum(message.startswith("NoLearningSignal: ") for message in caplog.messages))
     assert told == [0] * 9 + [1] * 3 + [1] * 9 + [2] * 2
+
+
+def test_an_environment_that_fails_is_in_the_progress_and_told_once_in_the_log(
+    reporter_of: MakeReporter, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    reporter, told, known = reporter_of(), [], []
+    for step, num in enumerate((8, 16, 24, 0, 16), start=1):
+        finish(reporter, step, **({"env/go/left_out_in_a_row": float(num)} if num else {}))
+        known.append(progress(tmp_path).left_out)
+        told.append(sum(message.startswith("EnvironmentFailing: of env") for message in caplog.messages))
+    assert known == [
+        (LeftOutEnvironment(name="go", num_groups=num),) if num else None for num in (0, 16, 24, 0, 16)
+    ]
+    assert told == [0, 1, 1, 1, 2]
 
 
 def test_a_short_run_that_teaches_nothing_is_told_at_its_end(

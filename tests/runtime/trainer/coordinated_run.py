@@ -204,7 +204,7 @@ class FixedScorer:
             return (Column(values=[self._evaluations(group)] * size),)
         self.scored.append(group)
         first = group.number * size % len(self._values)
-        rows = self._values[first : first + size]
+        rows = self._values[first : first + size][: len(group.completions)]
         return tuple(Column(values=list(column)) for column in zip(*rows, strict=True))
 
     def judge(self, groups: Sequence[Group], *, step: int) -> None:
@@ -340,7 +340,10 @@ class FakeRun:
         evaluation: Evaluation | None = None,
         evaluations: Callable[[Group], float | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        source: Callable[[Any], Any] = EngineSource,
     ) -> None:
+        """`source` makes the samples with the engines."""
+        self._source = source
         write_tiny_model(folder)
         model, tokenizer = load_policy(folder, dtype=MASTER_DTYPE), load_tokenizer(folder)
         policy = Policy(model, temperature=run.sampling.temperature, dtype=run.model.dtype)
@@ -371,7 +374,7 @@ class FakeRun:
 
     async def train(self, state: RunState | None = None) -> bool:
         """Whether every step from `state` on was done."""
-        source: Any = EngineSource(self.engines)  # type: ignore[arg-type]
+        source = self._source(self.engines)
         async with LoopThread("rollouts") as thread:
             coordinator = Coordinator(**self._parts, source=source, thread=thread)
             return await coordinator.train(state or RunState())

@@ -41,6 +41,10 @@ AGENTS: dict[str, Any] = {
     "environments": [{"name": "scripted", "function": "scripted_rewards:agent"}],
     "sampling": {"chatTemplate": "{% for message in messages %}{{ message.content }}{% endfor %}"},
 }
+FAILING_AGENTS: dict[str, Any] = {
+    **AGENTS,
+    "environments": [{"name": "scripted", "function": "scripted_rewards:failing_agent"}],
+}
 MODES, STRATEGIES, RANKS = ("Disaggregated", "Colocated"), ("DDP", "FSDP2", "ZeRO2"), (1, 2)
 
 

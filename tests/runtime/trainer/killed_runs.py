@@ -18,6 +18,7 @@ from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.model.load import load_policy
 from grpo_runtime.report.metrics_file import MetricsRecord, parse_metrics, read_metrics
 from grpo_runtime.rollouts.frames import decode_frames
+from grpo_runtime.rollouts.interface import GivenUp
 from grpo_runtime.rollouts.journal.reader import attempts_in, file_of, step_folders
 from grpo_runtime.rollouts.journal.records import Composed, Generated, Scored, decode_record
 from grpo_runtime.weight_sync.tag import held_tag
@@ -124,6 +125,19 @@ def asked(folder: Path, attempt: int) -> Asked:
     )
 
 
+def given_up_on_disk(folder: Path) -> set[int]:
+    """The seeds of samples that were given up."""
+    found = set()
+    for path in (folder / "output" / "journal").glob("step-*/*.journal"):
+        records = map(decode_record, decode_frames(path.read_bytes())[0])
+        found |= {
+            record.seed
+            for record in records
+            if isinstance(record, Generated) and isinstance(record.completion, GivenUp)
+        }
+    return found
+
+
 @dataclass(frozen=True)
 class OnDisk:
     """What the journal holds."""
@@ -151,6 +165,8 @@ class AheadOnDisk:
 
     samples: dict[int, int]
     """Group by seed."""
+    given_up: dict[int, int]
+    """Of those that were given up."""
     scored: set[int]
     composed: dict[int, Composed]
     """By step, the newest of each."""
@@ -159,6 +175,7 @@ class AheadOnDisk:
 def ahead_on_disk(folder: Path, *, last_step: int | None = None, with_forgotten: bool = False) -> AheadOnDisk:
     """What was written whole of the steps up to `last_step`, and of those that were removed since."""
     samples: dict[int, int] = {}
+    given_up: dict[int, int] = {}
     scored: set[int] = set()
     composed: dict[tuple[int, int], Composed] = {}
     for root in (folder / "output" / "journal", *([folder / "forgotten"] if with_forgotten else [])):
@@ -168,12 +185,15 @@ def ahead_on_disk(folder: Path, *, last_step: int | None = None, with_forgotten:
             for attempt, path in attempts_in(of_step).items():
                 for record in map(decode_record, decode_frames(path.read_bytes())[0]):
                     if isinstance(record, Generated):
-                        samples[record.seed] = record.group
+                        is_given_up = isinstance(record.completion, GivenUp)
+                        (given_up if is_given_up else samples)[record.seed] = record.group
                     elif isinstance(record, Scored):
                         scored.add(record.group)
                     elif isinstance(record, Composed):
                         composed[step, attempt] = record
-    return AheadOnDisk(samples, scored, {step: record for (step, _), record in sorted(composed.items())})
+    return AheadOnDisk(
+        samples, given_up, scored, {step: record for (step, _), record in sorted(composed.items())}
+    )
 
 
 def values(folder: Path) -> list[Mapping[str, float]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from allpairspy import AllPairs
-from kill_cells import AGENTS, RANKS, STEP, STRATEGIES, TURNS, log, way_called
+from kill_cells import AGENTS, FAILING_AGENTS, RANKS, STEP, STRATEGIES, TURNS, log, way_called
 from killed_runs import (
     CHECKSUM,
     SAMPLES,
@@ -195,6 +195,7 @@ MORE_SPECIALS = {
         AGENTS, "trained", "FSDP2", 2, f"reward call:{STEP * PROMPTS}", trains_again=False
     ),
     "agents, trained": Special(AGENTS, "trained", "DDP", 1, f"trained:{STEP}"),
+    "agents that fail": Special(FAILING_AGENTS, "failed", "DDP", 1, f"trained:{STEP}"),
 }
 
 
@@ -208,7 +209,10 @@ MORE_SPECIALS = {
         ),
     ],
 )
-def test_a_killed_run_leaves_out_the_groups_that_it_had_left_out(tmp_path: Path, special: Special) -> None:
+def test_a_killed_run_leaves_out_the_groups_that_it_had_left_out(
+    tmp_path: Path, special: Special, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAILS_IN", "")
     run = async_job(num_ranks=special.num_ranks, strategy=special.strategy, **special.spec)
     assert -9 in run_attempt(tmp_path, run, attempt=1, kill=special.kill), log(tmp_path, 1)
     kept, resumed_at = ahead_on_disk(tmp_path), newest_checkpoint(tmp_path)
@@ -221,6 +225,9 @@ def test_a_killed_run_leaves_out_the_groups_that_it_had_left_out(tmp_path: Path,
         # their age
         assert_on_disk_is_not_done_again(tmp_path, attempt=2, kept=kept)
     assert_composed_steps_are_replayed(tmp_path, attempt=2, kept=kept, resumed_at=resumed_at)
+    tried = {line["tried"] for line in noted(tmp_path, 2) if "tried" in line}
+    assert not tried & kept.given_up.keys()
+    assert bool(kept.given_up) == (special.ended == "failed")
     assert steps_trained_again(tmp_path) or resumed_at > STEP or not special.trains_again
 
 
@@ -261,8 +268,9 @@ def assert_composed_steps_are_replayed(
     for step, record in kept.composed.items():
         assert composed[step] == record
         if step >= resumed_at and step in reported:
-            num_groups = len(record.trained) + len(record.filtered)
-            assert reported[step][REPLAYED] == GROUP * num_groups
+            groups = (*record.trained, *record.filtered)
+            num_given_up = sum(group in groups for group in kept.given_up.values())
+            assert reported[step][REPLAYED] == GROUP * len(groups) - num_given_up
 
 
 def assert_is_one_run(folder: Path, run: RunConfig) -> None:
@@ -290,7 +298,7 @@ def assert_is_one_run(folder: Path, run: RunConfig) -> None:
     assert ordinals == list(range(len(ordinals)))
     num_trained = sum(len(record.trained) for record in composed.values())
     assert num_trained == NUM_GROUPS or is_filtered
-    is_left_out = any(record.dropped or record.filtered for record in composed.values())
+    is_left_out = any(record.dropped or record.filtered or record.failed for record in composed.values())
     assert len(ordinals) == NUM_GROUPS or is_left_out
     sampler = last_state(folder, steps=STEPS)["sampler"]
     assert "again" not in sampler

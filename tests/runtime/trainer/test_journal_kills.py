@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from kill_cells import (
     AGENTS,
+    FAILING_AGENTS,
     STEP,
     TURNS,
     WAYS,
@@ -22,8 +23,10 @@ from killed_runs import (
     STEPS,
     all_records,
     asked,
+    given_up_on_disk,
     killable_job,
     newest_checkpoint,
+    noted,
     on_disk,
     run_attempt,
     values,
@@ -139,6 +142,33 @@ def test_a_run_of_agents_that_is_killed_within_an_episode_ends_as_the_undisturbe
     expected = set().union(*of_steps[resumed_at:]) - finished
     assert set(second.seeds) == expected and len(second.seeds) == len(expected)
     assert set(first.seeds) <= set().union(*of_steps[: STEP + 1])
+
+
+@pytest.mark.matrix
+def test_what_a_killed_run_had_given_up_is_given_up_and_it_ends_as_the_undisturbed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the step that is killed a group has three of four episodes, and another one is left out. At the
+    first kill, in a reward call, some failures are on disk; at the second, in training, all are."""
+    monkeypatch.setenv("FAILS_IN", str(STEP))
+    run = killable_job(num_ranks=1, strategy="DDP", **FAILING_AGENTS)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert set(run_attempt(whole, run, attempt=1)) == {0}, log(whole, 1)
+    of_step = values(whole)[STEP]
+    assert of_step["agents/given_up_episodes"] >= 4
+    assert of_step["agents/left_out_groups"] >= 1
+    given_up: list[set[int]] = [set()]
+    for attempt, kill in enumerate((f"reward:{STEP}", f"training:{STEP}", ""), start=1):
+        finished = on_disk(killed).seeds
+        assert run_attempt(killed, run, attempt=attempt, kill=kill) == [-9 if kill else 0], log(
+            killed, attempt
+        )
+        tried = {line["tried"] for line in noted(killed, attempt) if "tried" in line}
+        assert not tried & (given_up[-1] | finished)
+        given_up.append(given_up_on_disk(killed))
+    assert 0 < len(given_up[1]) <= len(given_up[2]) == of_step["agents/given_up_episodes"]
+    assert "its completion begins anew" not in log(killed, 3)
+    assert_same_run(killed, whole)
 
 
 DYNAMIC = {"algorithm": {"dynamicSampling": {"maxRounds": 3}, "kl": None}}

@@ -143,6 +143,14 @@ def test_one_minibatch_has_the_step_as_it_is() -> None:
     assert divided(num_minibatches=1) == (tuple(range(12)),)
 
 
+def test_groups_of_which_completions_are_missing_are_dealt_whole_in_the_same_order() -> None:
+    found = divide_groups([2, 1, 3, 2], num_minibatches=2, run_seed=7, step=0)
+    rows = [(0, 1), (2,), (3, 4, 5), (6, 7)]
+    whole = divide_groups([2] * 4, num_minibatches=2, run_seed=7, step=0)
+    order = [[each // 2 for each in part[::2]] for part in whole]
+    assert found == tuple(tuple(row for group in part for row in rows[group]) for part in order)
+
+
 def test_no_minibatch_is_empty_where_a_step_has_fewer_groups() -> None:
     found = divide_groups([2] * 2, num_minibatches=3, run_seed=7, step=0)
     assert sorted(found) == [(0, 1), (2, 3)]

@@ -1,10 +1,19 @@
 """The rounds of a step: which completions are asked for. No other process."""
 
 import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pytest
 from coordinated_run import COMPLETION_TOKENS, FakeRun
 from pod_builder import run_config
+
+from grpo_runtime.rollouts.collect import EngineSource, Take
+from grpo_runtime.rollouts.group import MOST_FAILED_IN_A_ROW, Group
+from grpo_runtime.rollouts.interface import Engines, FunctionFailedError, GivenUp
 
 
 async def test_groups_that_are_sampled_in_place_of_filtered_ones_have_seeds_of_their_own(
@@ -65,6 +74,60 @@ async def test_who_waited_in_a_step_is_reported_in_asynchronous_training_alone(t
     run = FakeRun(tmp_path / "synchronous", run_config(algorithm=algorithm), rewards=[[1.0], [0.0]])
     assert await run.train()
     assert [name for name in run.reporter.steps[2] if name.startswith("async/")] == []
+
+
+@dataclass(frozen=True)
+class GivingUp:
+    """Engines, but the first samples of groups are given up, as many as `num_of` says by their numbers."""
+
+    engines: Engines
+    num_of: Mapping[int, int]
+
+    async def sample(self, groups: Sequence[Group], *, take: Take, stays_awake: bool = False) -> None:
+        for group in groups:
+            for sample in range(self.num_of.get(group.number, 0)):
+                take(group, sample, GivenUp("the agent raised"))
+        await EngineSource(self.engines).sample(groups, take=take, stays_awake=stays_awake)
+
+
+FUNCTION = {"rolloutFunction": {"function": "a:b"}, "maxTokens": 4}
+"""Nobody starts it here."""
+
+
+@pytest.mark.parametrize("asynchronous", [{}, {"async": {"maxStaleness": 1}}], ids=["synchronous", "async"])
+async def test_a_group_with_half_of_its_samples_is_trained_and_one_with_fewer_has_another_in_its_place(
+    tmp_path: Path, asynchronous: dict[str, Any]
+) -> None:
+    """Of the groups 0 and 1, with which it begins, the first has two of four samples and the second one."""
+    algorithm = {"steps": 1, "promptsPerStep": 2, "groupSize": 4, "seed": 7}
+    config = run_config(algorithm=algorithm, sampling=FUNCTION, **asynchronous)
+    rewards = [[0.25], [0.75], [0.5], [1.0]]
+    source = partial(GivingUp, num_of={0: 2, 1: 3})
+    run = FakeRun(tmp_path, config, rewards=rewards, source=source)
+    assert await run.train()
+    # the groups 0 and 2
+    assert [(group.number, len(group.completions)) for group in run.scorer.scored] == [(0, 2), (2, 4)]
+    report = run.reporter.steps[1]
+    assert (report["agents/given_up_episodes"], report["agents/left_out_groups"]) == (5.0, 1.0)
+    # no reward is there that nobody gave
+    assert report["rewards/accuracy/mean"] == pytest.approx(
+        (0.25 + 0.75 + sum(row[0] for row in rewards)) / 6
+    )
+    batch = run.learner.batches[0]
+    assert batch.group_sizes == [2, 4]
+    half = 0.25 / (0.125**0.5 + 1e-4)
+    assert batch.advantages.tolist()[:2] == pytest.approx([-half, half])
+
+
+async def test_where_no_group_can_be_sampled_the_job_ends_with_the_failure(tmp_path: Path) -> None:
+    source = partial(GivingUp, num_of=dict.fromkeys(range(99), 3))
+    algorithm = {"steps": 1, "promptsPerStep": 2, "groupSize": 4}
+    run = FakeRun(
+        tmp_path, run_config(algorithm=algorithm, sampling=FUNCTION), rewards=[[0.0]], source=source
+    )
+    with pytest.raises(FunctionFailedError, match="the agent raised"):
+        await run.train()
+    assert len(run.engines.requests) * 2 == MOST_FAILED_IN_A_ROW
 
 
 def seeds_of(run: FakeRun) -> list[int]:

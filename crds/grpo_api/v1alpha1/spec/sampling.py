@@ -34,7 +34,7 @@ class RolloutFunctionSpec(ApiModel):
     """A function whose code is in a ConfigMap."""
     timeout_seconds: Annotated[int, Field(ge=1, le=3600), NOT_STORED] = 60
     """How long your code may take between two turns of a completion. Defaults to 60. When it takes longer,
-    raises or dies, the unfinished completions are made again; after the third time in a row the job fails."""
+    raises or dies, the completion is made again; after the third time it is given up."""
     max_turns: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Most turns of a completion. One that asks for another turn is cut, as at sampling.maxTokens. Without it
     only sampling.maxTokens is a limit."""

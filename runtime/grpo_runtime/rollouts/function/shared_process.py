@@ -16,10 +16,6 @@ HANG_SECONDS = 10.0
 """How long the event loop of a process that others use as well may stand before it is taken for hung."""
 
 
-MOST_OWN_PROCESSES = 4
-"""How many completions have processes of their own at a time."""
-
-
 class SharedProcess:
     """The process of a function. `async with` starts and ends it; starting raises UserError when there is no
     such function."""
@@ -31,7 +27,6 @@ class SharedProcess:
         """The newest one that all share, which may still be starting."""
         self._second: asyncio.Task[FunctionProcess] | None = None
         """The one that last tries share, while there are any."""
-        self._own_processes = asyncio.Semaphore(MOST_OWN_PROCESSES)
 
     async def __aenter__(self) -> Self:
         try:
@@ -52,15 +47,14 @@ class SharedProcess:
 
     @asynccontextmanager
     async def own_process(self) -> AsyncIterator[FunctionProcess]:
-        """A process for the last try to make one completion that was in the hands of a process at its end,
-        a few such tries at a time. Which completion has ended a process that several share, or blocked it, is
-        not known; what ends this one is its try. Raises what `process` raises."""
-        async with self._own_processes:
-            process = await self._start()
-            try:
-                yield process
-            finally:
-                await process.close(why="its only try is over")
+        """A process for the last try to make one completion that was in the hands of a process at its end.
+        Which completion has ended a process that several share, or blocked it, is not known; what ends this
+        one is its try. Raises what `process` raises."""
+        process = await self._start()
+        try:
+            yield process
+        finally:
+            await process.close(why="its only try is over")
 
     @asynccontextmanager
     async def last_process(self) -> AsyncIterator[FunctionProcess]:

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,12 @@ logger = logging.getLogger(__name__)
 
 PAUSES_SECONDS = (5.0, 30.0)
 """Before each other try to make a completion: what the function waits for may come back."""
+
+
+MOST_ALONE = 4
+"""How many completions have processes of their own at a time."""
+MOST_FAILED_ALONE = 8
+"""After so many that fail there one after the other, no single completion is at fault."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,9 @@ class Tries:
         self._failed = failed
         self._pauses_seconds = pauses_seconds
         self._part = part
+        self._places = asyncio.Semaphore(MOST_ALONE)
+        self._num_failed_alone = 0
+        """Completions in processes of their own since one was finished anywhere."""
 
     async def sample(self, groups: Sequence[Group], *, take: Take, stays_awake: bool = False) -> None:
         """Make every sample of its part that `groups` miss. One for which the function fails begins anew with
@@ -90,9 +99,9 @@ class Tries:
             await self._engines.rest()
 
     async def _make(self, sample: Sample, take: Take) -> None:
-        is_process_lost = False
+        is_process_lost, num_tries = False, 0
         for pause in (*self._pauses_seconds, None):
-            trying = _Try(sample, take)
+            trying = _Try(sample, self._count_finished(take))
             opened = self._opened(is_last=pause is None, is_process_lost=is_process_lost)
             try:
                 async with opened as process:
@@ -100,17 +109,19 @@ class Tries:
                 return
             except WorkerFailedError as error:
                 failure, is_process_lost = self._failed(f"in step {sample.group.step + 1}", error), True
+                num_tries += not isinstance(error, _NotTriedError)
             except FunctionFailedError as error:
                 # a process that hangs, or that nobody else uses, has been ended
                 failure, is_process_lost = error, is_process_lost or process.ended.done()
+                num_tries += 1
             if trying.is_finished:
                 logger.warning("%s. Its completion was finished", failure)
                 return
-            sample = replace(sample, num_failures=sample.num_failures + 1)
+            sample = replace(sample, num_failures=num_tries)
             if pause is not None:
                 logger.warning("%s. In %g s its completion begins anew", failure, pause)
                 await asyncio.sleep(pause)
-        why = f"{failure}. It was tried {sample.num_failures} times"
+        why = f"{failure}. It was tried {num_tries} times"
         logger.warning("%s, so this completion is given up", why)
         take(sample.group, sample.place, GivenUp(why))
 
@@ -120,7 +131,28 @@ class Tries:
         """A process for a try."""
         if not is_last:
             return self._function.process()
-        return self._function.own_process() if is_process_lost else self._function.last_process()
+        return self._alone() if is_process_lost else self._function.last_process()
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[FunctionProcess]:
+        """A process for one completion alone. Raises _NotTriedError where so many have failed in theirs that
+        no single completion is at fault, and what `own_process` raises."""
+        async with self._places:
+            if self._num_failed_alone >= MOST_FAILED_ALONE:
+                raise _NotTriedError(
+                    f"its process was lost twice, and it was not tried alone, because "
+                    f"{self._num_failed_alone} others that were failed there"
+                )
+            async with self._function.own_process() as process:
+                self._num_failed_alone += 1  # unless it is finished
+                yield process
+
+    def _count_finished(self, take: Take) -> Take:
+        def finish(group: Group, place: int, found: Rollout | GivenUp) -> None:
+            self._num_failed_alone = 0
+            take(group, place, found)
+
+        return finish
 
     async def _run(self, trying: "_Try", process: FunctionProcess) -> None:
         """Make a sample. Raises WorkerFailedError when the process ends meanwhile."""
@@ -134,6 +166,10 @@ class Tries:
         finally:
             making.cancel()
             await asyncio.gather(making, return_exceptions=True)
+
+
+class _NotTriedError(WorkerFailedError):
+    """A completion was not tried once more."""
 
 
 class _Try:

@@ -139,7 +139,23 @@ async def test_an_episode_that_failed_is_begun_again_and_the_others_are_kept(tmp
     policy = Policy(counts_up)
     rollouts = await play("fails_once", policy, columns={"marker": str(tmp_path / "failed")})
     assert [rollout.num_sampled for rollout in rollouts] == [2, 2]
-    assert sorted(request.seed for request in policy.requests) in ([11, 12, 12], [11, 11, 12, 12])
+    assert sorted(request.seed for request in policy.requests) == [11, 12, 12]
+    failures = [rollout.calls.failures for rollout in rollouts if rollout.calls is not None]
+    assert failures == [{}, {"environment": 1}]
+
+
+async def test_an_episode_that_always_fails_is_given_up_and_the_others_are_kept():
+    policy = Policy(counts_up)
+    group = group_of({"marker": "/nowhere/at/all"})
+    await play_groups("fails_once", policy, [group])
+    first, second = group.rollouts
+    assert isinstance(first, Rollout) and first.num_sampled == 2
+    assert isinstance(second, GivenUp)
+    assert second.why.startswith(
+        "environment game: the agent failed for row 1 of the dataset in step 3: it raised "
+    )
+    assert second.why.endswith(". It was tried 3 times")
+    assert group.is_left_out and group.is_sampled
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """How often what failed is tried again, and in which process, with a function that is a fake."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.process.line_worker import WorkerFailedError
-from grpo_runtime.rollouts.function.tries import Sample, Tries
+from grpo_runtime.rollouts.function.tries import MOST_ALONE, MOST_FAILED_ALONE, Sample, Tries
 from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import FunctionFailedError, GenerateRequest, GivenUp, Rollout
 
@@ -57,9 +58,9 @@ class Function:
         tries, number = self.tries[sample.place], self._made_in[sample.place]
         tries.append(process.name)
         await asyncio.sleep(0)  # the others are in the process too
-        if number == LOST:
+        if number == LOST and not process.ended.done():
             process.ended.set_result("it died")
-        if number == LOST or process.ended.done():
+        if process.ended.done():
             await asyncio.Event().wait()
         if len(tries) < number:
             raise FunctionFailedError(f"the tool is away for {sample.num_failures}")
@@ -106,3 +107,13 @@ async def test_of_those_in_a_process_that_ends_only_the_one_at_fault_is_given_up
     assert isinstance(first, Rollout) and isinstance(third, Rollout)
     assert function.tries[1] == ["shared", "shared", "own"]
     assert function.tries[2] == ["shared", "shared", "own"]
+
+
+async def test_where_all_that_are_alone_end_their_processes_the_others_are_not_tried_alone() -> None:
+    function = Function(*[LOST] * (MOST_FAILED_ALONE + MOST_ALONE + 5))
+    found = await function.sample()
+    assert all(isinstance(each, GivenUp) for each in found)
+    num_alone = sum("own" in tries for tries in function.tries.values())
+    assert MOST_FAILED_ALONE <= num_alone < MOST_FAILED_ALONE + MOST_ALONE
+    assert isinstance(found[-1], GivenUp)
+    assert re.search(r"not tried alone, because \d+ others that were failed .* tried 2 times$", found[-1].why)
