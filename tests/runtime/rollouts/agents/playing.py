@@ -14,7 +14,7 @@ from grpo_runtime.rollouts.agents.source import Agent, AgentOptions
 from grpo_runtime.rollouts.function.shared_process import HANG_SECONDS
 from grpo_runtime.rollouts.function.turn_sampler import TurnSampler
 from grpo_runtime.rollouts.group import Group
-from grpo_runtime.rollouts.interface import GenerateRequest, GivenUp, Rollout
+from grpo_runtime.rollouts.interface import FunctionFailedError, GenerateRequest, GivenUp, Rollout
 
 HUNG_SECONDS = 60.0
 SEEDS = (11, 12)
@@ -62,3 +62,10 @@ async def play_groups(
         source = running.over(policy, gateway, url=f"{url}/v1")  # type: ignore[arg-type]
         await source.sample(groups, take=take)
     assert not policy.is_awake
+
+
+def whole(group: Group) -> list[Rollout]:
+    """The completions of a group. Raises FunctionFailedError with the failure of one that is given up."""
+    for given_up in group.given_up:
+        raise FunctionFailedError(given_up.why)
+    return group.completions

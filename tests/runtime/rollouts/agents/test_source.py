@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from chats import END, chat_tokenizer, tokens, written
-from playing import SEEDS, Policy, group_of, play_groups
+from playing import SEEDS, Policy, group_of, play_groups, whole
 
 from grpo_api.contract.environment import Env
 from grpo_runtime.gateway.session import Limits
@@ -20,6 +20,7 @@ from grpo_runtime.rollouts.agents.source import AgentOptions, failures_in, retur
 from grpo_runtime.rollouts.function.shared_process import HANG_SECONDS
 from grpo_runtime.rollouts.interface import (
     FunctionFailedError,
+    GivenUp,
     Rollout,
     RolloutLostError,
 )
@@ -47,9 +48,7 @@ async def play(
     group = group_of(columns or {})
     options = options_of(agent, limits)
     await play_groups(options, policy, [group], hang_seconds=hang_seconds, num_tries=num_tries)
-    for given_up in group.given_up:
-        raise FunctionFailedError(given_up.why)
-    return group.completions
+    return whole(group)
 
 
 async def play_each(agents: Sequence[str], policy: Policy) -> list[list[Rollout]]:
@@ -147,7 +146,7 @@ async def test_an_episode_that_failed_is_begun_again_and_the_others_are_kept(tmp
 async def test_an_episode_that_always_fails_is_given_up_and_the_others_are_kept():
     policy = Policy(counts_up)
     group = group_of({"marker": "/nowhere/at/all"})
-    await play_groups("fails_once", policy, [group])
+    await play_groups(options_of("fails_once"), policy, [group])
     first, second = group.rollouts
     assert isinstance(first, Rollout) and first.num_sampled == 2
     assert isinstance(second, GivenUp)

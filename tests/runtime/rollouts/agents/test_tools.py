@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from chats import END, chat_tokenizer
-from playing import SEEDS, Policy, group_of, play_groups
+from playing import SEEDS, Policy, group_of, play_groups, whole
 from tool_scripts import ScriptedClient, played
 
 from grpo_runtime.errors import UserError
@@ -162,7 +162,7 @@ async def episodes_of(
     )
     group = group_of({"goal": 3})
     await play_groups(options, policy, [group], num_tries=num_tries)
-    return group.completions
+    return whole(group)
 
 
 def is_there(pid: int) -> bool:
