@@ -48,8 +48,9 @@ class ProgressDisplay:
         self._shown: tuple[int, str] = (0, "")
         """Attempt and message that were shown last."""
         self._is_signal_reported = False
-        self._is_left_out_reported = False
         """Whether it was shown that the newest steps teach nothing."""
+        self._is_left_out_reported = False
+        """Whether it was shown that an environment fails."""
         self._resumed_attempt = 0
         """The last attempt whose resume was shown."""
 
