@@ -8,10 +8,11 @@ import asyncio
 import os
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TextIO
+from types import TracebackType
+from typing import Any, Self, TextIO
 
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
@@ -107,8 +108,7 @@ class Connection:
 
     async def close(self) -> None:
         """End the connection, and the program with all that it has started."""
-        self._client = None
-        self._is_to_end.set()
+        self._note_end()
         if not self._ready.done():
             self._task.cancel()
         # also where the caller is cancelled it ends
@@ -117,7 +117,7 @@ class Connection:
     async def _live(self) -> None:
         try:
             async with self._logged() as errors, Client(self._transport(errors)) as client:
-                # the program alone has it, so that its end is seen
+                # the program alone has it
                 errors.close()
                 self.tools = await self._listed(client)
                 self._client = client
@@ -134,9 +134,7 @@ class Connection:
             self._ready.set_exception(ServerLostError(f"{why}{self._said}"))
 
     def _lost(self, why: str) -> ServerLostError:
-        """Nothing can be called any more."""
-        self._client = None
-        self._is_to_end.set()
+        self._note_end()
         return ServerLostError(f"{self._server.place} was lost: {why}{self._said}")
 
     @property
@@ -177,7 +175,20 @@ class Connection:
         parameters = StdioServerParameters(
             command=sys.executable, args=[*tree, *server.command], env=dict(os.environ)
         )
-        return stdio_client(parameters, errlog=errors)
+        return self._program(parameters, errors)
+
+    @asynccontextmanager
+    async def _program(
+        self, parameters: StdioServerParameters, errors: TextIO
+    ) -> AsyncIterator[tuple[Any, Any]]:
+        """The streams of a program: of messages from it, and to it."""
+        async with stdio_client(parameters, errlog=errors) as (messages, requests):
+            yield _Messages(messages, on_end=self._note_end), requests
+
+    def _note_end(self) -> None:
+        """Nothing can be called any more."""
+        self._client = None
+        self._is_to_end.set()
 
     @asynccontextmanager
     async def _logged(self) -> AsyncIterator[TextIO]:
@@ -207,10 +218,37 @@ class Connection:
                 self._lines.append(text)
                 sys.stderr.write(f"[{self._server.place}] {text}\n")
             rest = b"" if len(rest) > _MAX_LINE else rest
-        if self._server.url is None:
-            # the program has ended
-            self._client = None
-            self._is_to_end.set()
+
+
+class _Messages:
+    """What a program says. Its end, which is that of the program, is noted also while nobody calls."""
+
+    def __init__(self, stream: Any, *, on_end: Callable[[], None]) -> None:
+        self._stream = stream
+        self._on_end = on_end
+
+    async def receive(self) -> Any:
+        return await self._stream.receive()
+
+    async def aclose(self) -> None:
+        self._on_end()
+        await self._stream.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        return await self._stream.__anext__()
+
+    async def __aenter__(self) -> Self:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._on_end()
+        await self._stream.__aexit__(kind, error, trace)
 
 
 class SharedServer:
