@@ -201,7 +201,12 @@ def values(folder: Path) -> list[Mapping[str, float]]:
     records = read_metrics(folder / "output" / "metrics.jsonl")
     assert [record.step for record in records] == list(range(1, STEPS + 1))
     return [
-        {name: value for name, value in record.values.items() if not name.startswith(_OF_THIS_ATTEMPT)}
+        {
+            name: value
+            for name, value in record.values.items()
+            # an episode's seconds are those of the attempt that played it
+            if not (name.startswith(_OF_THIS_ATTEMPT) or name.endswith("_seconds"))
+        }
         for record in records
     ]
 

@@ -88,10 +88,11 @@ async def agent(client: Any, task: Any, answer: str) -> float:
 
 async def failing_agent(client: Any, task: Any, answer: str) -> float:
     """As `agent`, but some of its episodes fail in every try: of some prompts the first, of some all but the
-    last, by the answer; FAILS_IN is the step in which that is so, or nothing for all. It notes its tries."""
+    last, by the answer, the latter by LEFT_OUT. FAILS_IN is the step in which that is so, or nothing for all.
+    It notes its tries."""
     note(tried=task.seed)
     if os.environ["FAILS_IN"] in ("", str(newest_weights())):
-        num_failing = {1: 1, 2: 3}.get(ord(answer[0]) % 4, 0)
+        num_failing = {1: 1, int(os.environ["LEFT_OUT"]): 3}.get(ord(answer[0]) % 4, 0)
         if task.sample_index < num_failing:
             raise OSError("the game server is away")
     return await agent(client, task, answer)

@@ -213,6 +213,7 @@ def test_a_killed_run_leaves_out_the_groups_that_it_had_left_out(
     tmp_path: Path, special: Special, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAILS_IN", "")
+    monkeypatch.setenv("LEFT_OUT", "0")
     run = async_job(num_ranks=special.num_ranks, strategy=special.strategy, **special.spec)
     assert -9 in run_attempt(tmp_path, run, attempt=1, kill=special.kill), log(tmp_path, 1)
     kept, resumed_at = ahead_on_disk(tmp_path), newest_checkpoint(tmp_path)

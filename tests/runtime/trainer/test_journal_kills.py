@@ -149,8 +149,9 @@ def test_what_a_killed_run_had_given_up_is_given_up_and_it_ends_as_the_undisturb
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the step that is killed a group has three of four episodes, and another one is left out. At the
-    first kill, in a reward call, some failures are on disk; at the second, in training, all are."""
+    first kill, in a reward call, some failures are on disk; at the second, after the update, all are."""
     monkeypatch.setenv("FAILS_IN", str(STEP))
+    monkeypatch.setenv("LEFT_OUT", "2")
     run = killable_job(num_ranks=1, strategy="DDP", **FAILING_AGENTS)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert set(run_attempt(whole, run, attempt=1)) == {0}, log(whole, 1)
@@ -158,7 +159,7 @@ def test_what_a_killed_run_had_given_up_is_given_up_and_it_ends_as_the_undisturb
     assert of_step["agents/given_up_episodes"] >= 4
     assert of_step["agents/left_out_groups"] >= 1
     given_up: list[set[int]] = [set()]
-    for attempt, kill in enumerate((f"reward:{STEP}", f"training:{STEP}", ""), start=1):
+    for attempt, kill in enumerate((f"reward:{STEP}", f"trained:{STEP}", ""), start=1):
         finished = on_disk(killed).seeds
         assert run_attempt(killed, run, attempt=attempt, kill=kill) == [-9 if kill else 0], log(
             killed, attempt
