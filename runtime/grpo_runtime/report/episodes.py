@@ -58,6 +58,8 @@ class Episode:
     """The reward that the agent returned."""
     state: Any = None
     """The state that it returned, as JSON."""
+    output: str = ""
+    """The end of what its program wrote, of an episode that was cut."""
     failures: Mapping[str, int] = field(default_factory=dict)
     """How often something failed, by whose failure it was."""
 

@@ -98,6 +98,9 @@ def _episode_lines(episode: Episode) -> Iterator[str]:
     if episode.state is not None:
         yield "state:"
         yield from _indented(episode.state_text)
+    if episode.output:
+        yield "its program wrote:"
+        yield from _indented(episode.output)
 
 
 def _indented(text: str) -> Iterator[str]:

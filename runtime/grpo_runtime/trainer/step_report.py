@@ -146,5 +146,6 @@ def _episode(rollout: Rollout, calls: AgentCalls, tokenizer: PreTrainedTokenizer
         turns=turns,
         returned=rollout.returned,
         state=trajectory.get("state"),
+        output=trajectory.get("output", ""),
         failures=calls.failures,
     )

@@ -46,7 +46,7 @@ def keep(
     )
 
 
-def episode(says: str = "<call>add</call>", *, state: Any = None) -> Episode:
+def episode(says: str = "<call>add</call>", *, state: Any = None, output: str = "") -> Episode:
     """A call of a tool and what the policy makes of its result."""
 
     def turn(said: Sequence[Said], completion: str, **options: Any) -> EpisodeTurn:
@@ -69,4 +69,4 @@ def episode(says: str = "<call>add</call>", *, state: Any = None) -> Episode:
         waited_seconds=0.0,
         policy_versions="1.3 1.4",
     )
-    return Episode(environment="adding", turns=[first, second], returned=0.5, state=state)
+    return Episode(environment="adding", turns=[first, second], returned=0.5, state=state, output=output)

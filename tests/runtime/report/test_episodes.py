@@ -24,7 +24,8 @@ def test_what_an_agent_sends_of_a_policy_has_its_calls_of_tools_as_text() -> Non
 def test_an_episode_is_shown_turn_by_turn_with_what_of_it_was_trained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = dataclasses.replace(sample(1.0), episode=episode("It\x1b[2J\nis", state={"won": True}))
+    played = episode("It\x1b[2J\nis", state={"won": True}, output="asks\nends")
+    shown = dataclasses.replace(sample(1.0), episode=played)
     keep(SampleTables(tmp_path, start_step=0), 1, shown)
     assert main(["samples", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines()[2:] == [
@@ -44,6 +45,9 @@ def test_an_episode_is_shown_turn_by_turn_with_what_of_it_was_trained(
         "  It is 3.",
         "state:",
         '  {"won": true}',
+        "its program wrote:",
+        "  asks",
+        "  ends",
     ]
 
 

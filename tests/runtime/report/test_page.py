@@ -52,7 +52,9 @@ def output(tmp_path: Path) -> Path:
         attempt = 1 if step < 4 else 2
         metrics.write(MetricsRecord(attempt=attempt, step=step, time=0.0, values=values(step)))
     metrics.close()
-    played = replace(sample(0.5), episode=episode(f"said{ATTACK}", state={"on": f"board{ATTACK}"}))
+    played = replace(
+        sample(0.5), episode=episode(f"said{ATTACK}", state={"on": f"board{ATTACK}"}, output=ATTACK)
+    )
     evaluated = replace(sample(0.25, completion="blue at last"), advantage=None)
     tables = SampleTables(tmp_path, start_step=0)
     keep(tables, 5, sample(0.0), sample(1.0, completion=ATTACK), played, evaluated=[evaluated])
@@ -89,6 +91,7 @@ def test_the_page_shows_episodes_turn_by_turn_and_the_newest_evaluation(output: 
         ("turn", "tool", "3"),
         ("turn trained", "policy, 2 tokens trained, weights 1.3 1.4, 0.123 s, 0 s of it waiting", "It is 3."),
         ("turn", "state", f"{{&#34;on&#34;: &#34;board{escaped}&#34;}}"),
+        ("turn", "its program wrote", escaped),
     ]
     evaluation = body[body.index("<h2>Evaluation</h2>") :]
     assert "After step 5, the newest of 1." in evaluation and "blue at last" in evaluation

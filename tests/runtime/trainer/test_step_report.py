@@ -127,7 +127,7 @@ def test_an_episode_is_shown_turn_by_turn_with_what_was_sampled_by_which_weights
         sequence("x=", "ab=cba", span(3, 0, 2), span(3, 4, 5), span(4, 5, 6)),
         branches=(sequence("c=", "ab=cb", span(5, 0, 1), span(5, 4, 5)),),
         returned=0.5,
-        trajectory={"chats": [chat], "state": {"board": [1]}},
+        trajectory={"chats": [chat], "state": {"board": [1]}, "output": "ends"},
         calls=AgentCalls(
             environment="game",
             turns=[
@@ -150,6 +150,7 @@ def test_an_episode_is_shown_turn_by_turn_with_what_was_sampled_by_which_weights
     episode = sample.episode
     assert sample.advantage is None and episode is not None
     assert (episode.environment, episode.returned, episode.state) == ("game", 0.5, {"board": [1]})
+    assert episode.output == "ends"
     assert [(found.said, found.completion, found.policy_versions) for found in episode.turns] == [
         ([Said("user", "x")], "ab", "1.3"),
         ([Said("tool", "=c"), Said("user", "")], "ba", "1.3 1.4"),

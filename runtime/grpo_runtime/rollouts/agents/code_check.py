@@ -17,11 +17,22 @@ RUNS_CODE = frozenset(
     }
 )
 """What runs a text as code, or as a command."""
+_MAY = (
+    "runs in the first trainer pod, with its network and its volumes: run it in a sandbox elsewhere, or be "
+    "sure that it may see and do all that the agent may"
+)
 
 
 def warnings_of(field: str, code: AgentCode) -> Iterator[str]:
-    """A sentence for each place of an agent's module that runs code. Other modules that it imports are not
-    looked at, and a module that is not found, or is no Python, has none: starting it says so."""
+    """A sentence for each place of an agent's module that runs code, and one for any program. Other modules
+    that it imports are not looked at, and a module that is not found, or is no Python, has none: starting it
+    says so."""
+    if command := code.more.get("command"):
+        yield (
+            f"{field}: what the program {command[0]} runs is not looked at: if that is code which the policy "
+            f"writes, it {_MAY}"
+        )
+        return
     function = (code.function or "").partition(":")[0]
     path = code.file.path if code.file is not None else _path_of(function)
     if path is None or path.suffix != ".py" or not path.is_file():
@@ -33,8 +44,7 @@ def warnings_of(field: str, code: AgentCode) -> Iterator[str]:
     for name, line in calls_of(tree):
         yield (
             f"{field}: line {line} of {path.name} calls {name}: if that is code which the policy writes, it "
-            "runs in the first trainer pod, with its network and its volumes: run it in a sandbox elsewhere, "
-            "or be sure that it may see and do all that the agent may"
+            f"{_MAY}"
         )
 
 

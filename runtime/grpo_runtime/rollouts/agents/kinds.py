@@ -35,6 +35,8 @@ class AgentKind:
     """What a worker runs, as `python -m`."""
     of_spec: Callable[[EnvironmentSpec, RunConfig, Path], AgentCode]
     """Of an environment of a run, whose volumes are mounted in this folder."""
+    at_a_time: int | None = None
+    """Episodes that a worker plays at a time; the others wait for a place."""
 
 
 def kind_of(spec: EnvironmentSpec) -> AgentKind:
@@ -57,6 +59,10 @@ def _tools(spec: EnvironmentSpec, run_config: RunConfig, volumes_dir: Path) -> A
     return _code(tools.function, tools.config_map, volumes_dir, more=more)
 
 
+def _command(spec: EnvironmentSpec, _: RunConfig, volumes_dir: Path) -> AgentCode:
+    return AgentCode(more={"command": spec.command, "volumes_dir": str(volumes_dir)})
+
+
 def _code(
     function: str | None, ref: CodeRef | None, volumes_dir: Path, more: Mapping[str, Any] | None = None
 ) -> AgentCode:
@@ -66,5 +72,12 @@ def _code(
 
 COROUTINE = AgentKind(module="grpo_runtime.rollouts.agents.coroutine", of_spec=_coroutine)
 TOOLS = AgentKind(module="grpo_runtime.rollouts.agents.tools", of_spec=_tools)
-AGENT_KINDS: dict[str, AgentKind] = {"function": COROUTINE, "config_map": COROUTINE, "tools": TOOLS}
+# each program is a process, of which most take 50 to 200 MB of memory, and a second of a core to start
+COMMAND = AgentKind(module="grpo_runtime.rollouts.agents.program", of_spec=_command, at_a_time=16)
+AGENT_KINDS: dict[str, AgentKind] = {
+    "function": COROUTINE,
+    "config_map": COROUTINE,
+    "tools": TOOLS,
+    "command": COMMAND,
+}
 """By the field of `environments[]`, in Python's spelling."""

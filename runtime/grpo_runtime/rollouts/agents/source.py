@@ -4,10 +4,12 @@ Each completion is an episode with a session of the gateway. What the agent aske
 what is trained, whatever its client made of it.
 """
 
+import asyncio
 import json
 import logging
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +19,7 @@ from grpo_runtime.gateway.session import Limits, Session
 from grpo_runtime.process.line_worker import WorkerFailedError, WorkerProgram, shortened
 from grpo_runtime.rollouts.agents.kinds import AgentCode, AgentKind
 from grpo_runtime.rollouts.collect import Source
-from grpo_runtime.rollouts.function.function_process import FunctionProcess, Said
+from grpo_runtime.rollouts.function.function_process import FunctionProcess, OpenConversation, Said
 from grpo_runtime.rollouts.function.shared_process import HANG_SECONDS, SharedProcess, blocked_message
 from grpo_runtime.rollouts.function.tries import ALL, PAUSES_SECONDS, Part, Sample, Tries
 from grpo_runtime.rollouts.function.worker import worker_config
@@ -31,6 +33,8 @@ from grpo_runtime.rollouts.interface import (
 
 logger = logging.getLogger(__name__)
 
+_MOST_QUOTED_CHARACTERS = 1500
+"""Of what a program wrote, in an error."""
 _MOST_FAILURES = 10**6
 """Of a kind in an episode. Its process may write any number."""
 
@@ -76,6 +80,8 @@ class Agent(SharedProcess):
         super().__init__(program, hang_seconds=hang_seconds)
         self.options = options
         self._pauses_seconds = pauses_seconds
+        at_a_time = options.kind.at_a_time
+        self._places = nullcontext() if at_a_time is None else asyncio.Semaphore(at_a_time)
 
     def over(self, engines: Engines, gateway: Gateway, *, url: str, part: Part = ALL) -> Source:
         """The source that makes a part of all samples with the agent, which calls the gateway at `url`. The
@@ -84,7 +90,9 @@ class Agent(SharedProcess):
         return Tries(
             self,
             engines,
-            make=_Episodes(self.options, gateway, url=url, hang_seconds=self.hang_seconds).make,
+            make=_Episodes(
+                self.options, gateway, url=url, hang_seconds=self.hang_seconds, places=self._places
+            ).make,
             failed=self._ended,
             pauses_seconds=self._pauses_seconds,
             part=part,
@@ -124,15 +132,31 @@ def failures_in(said: Said) -> dict[str, int]:
 class _Episodes:
     """Episodes, each with a session."""
 
-    def __init__(self, options: AgentOptions, gateway: Gateway, *, url: str, hang_seconds: float) -> None:
+    def __init__(
+        self,
+        options: AgentOptions,
+        gateway: Gateway,
+        *,
+        url: str,
+        hang_seconds: float,
+        places: AbstractAsyncContextManager[None],
+    ) -> None:
         self._options = options
         self._gateway = gateway
         self._url = url
         self._hang_seconds = hang_seconds
+        self._places = places
 
     async def make(self, sample: Sample, process: FunctionProcess, finish: Callable[[Rollout], None]) -> None:
-        """One episode. It is cut where its agent came to a limit, whatever that raised there, and where its
-        time is over. Raises FunctionFailedError where the agent failed otherwise."""
+        """One episode, once there is a place for it. It is cut where its agent came to a limit, whatever that
+        raised there, and where its time is over. Raises FunctionFailedError where the agent failed
+        otherwise."""
+        async with self._places:
+            await self._make(sample, process, finish)
+
+    async def _make(
+        self, sample: Sample, process: FunctionProcess, finish: Callable[[Rollout], None]
+    ) -> None:
         request, options = sample.request, self._options
         session = Session(
             self._gateway.model, request.seed, limits=options.limits, is_evaluation=request.is_evaluation
@@ -142,25 +166,28 @@ class _Episodes:
         seed = turn_seed(request.seed, turn=-1)
         untrained = replace(session, seed=seed, is_trained=False, overridden={})
 
-        async def play(key: str) -> Said:
-            async with self._gateway.beside(key, untrained) as untrained_key:
-                keys = {"key": key, "untrained_key": untrained_key}
-                # its deadline is the session's
-                with process.conversation(timeout_seconds=None) as episode:
-                    return await episode.begin({"url": self._url, **keys, "task": _task(sample)})
-
         try:
-            said = await self._gateway.play(session, play)
-            if said is None:
-                said = await self._late(session, sample, process)
+            # its deadline is the session's
+            with process.conversation(timeout_seconds=None) as episode:
+
+                async def play(key: str) -> Said:
+                    async with self._gateway.beside(key, untrained) as untrained_key:
+                        keys = {"key": key, "untrained_key": untrained_key}
+                        return await episode.begin({"url": self._url, **keys, "task": _task(sample)})
+
+                said = await self._gateway.play(session, play)
+                if said is None:
+                    said = await self._late(session, sample, process, episode)
             returned, failures = returned_by(said), failures_in(said)
         except WorkerFailedError as error:
             raise self._failure(f"{error}", sample) from error
         if "error" in said and not (session.is_cut or untrained.is_cut):
-            logger.warning("%s: the agent raised %s\n%s", options.field, said["error"], said.get("traceback"))
-            raise self._failure(f"it raised {said['error']}", sample)
+            # a program has none, but an end of its output
+            what = "it raised " if "traceback" in said else ""
+            logger.warning("%s: %s%s\n%s", options.field, what, said["error"], said.get("traceback", ""))
+            raise self._failure(f"{what}{said['error']}", sample)
         is_cut = session.is_cut or "error" in said
-        trajectory = self._trajectory(session, said, sample)
+        trajectory = self._trajectory(session, said, sample, is_cut=is_cut)
         of_rank_0 = {
             EpisodeFailure.LIMIT.value: int(is_cut),
             EpisodeFailure.ENVIRONMENT.value: sample.num_failures,
@@ -175,23 +202,39 @@ class _Episodes:
         )
         finish(replace(rollout, returned=returned, trajectory=trajectory, calls=calls))
 
-    def _trajectory(self, session: Session, said: Said, sample: Sample) -> dict[str, Any]:
+    def _trajectory(self, session: Session, said: Said, sample: Sample, *, is_cut: bool) -> dict[str, Any]:
         trajectory = {"chats": session.chats, "state": said.get("state")}
+        if is_cut and "output" in said:
+            trajectory["output"] = said["output"]
         try:
             json.dumps(trajectory, allow_nan=False)
         except (ValueError, RecursionError) as error:
             raise self._failure(f"its chats, or its state, are no JSON: {error}", sample) from error
         return trajectory
 
-    async def _late(self, session: Session, sample: Sample, process: FunctionProcess) -> Said:
+    async def _late(
+        self, session: Session, sample: Sample, process: FunctionProcess, episode: OpenConversation
+    ) -> Said:
         """How an episode ends whose time is over: with no reward of its agent. Raises FunctionFailedError
         where it has nothing to train, and where its process hangs, which may be another episode's fault."""
         if await process.hangs(after_seconds=self._hang_seconds):
             raise self._failure(blocked_message(self._hang_seconds), sample)
+        said = await self._last_output(episode)
         if not session.record.num_sequences:
-            seconds = self._options.limits.seconds
-            raise self._failure(f"it got no answer within limits.seconds ({seconds:g})", sample)
-        return {"is_done": True}
+            what = f"it got no answer within limits.seconds ({self._options.limits.seconds:g})"
+            wrote = str(said.get("output", ""))[-_MOST_QUOTED_CHARACTERS:]
+            raise self._failure(f"{what}, and wrote: {wrote}" if wrote else what, sample)
+        return {"is_done": True, **said}
+
+    async def _last_output(self, episode: OpenConversation) -> Said:
+        """What the program of a late episode has written until it was ended; nothing where it is none, or
+        does not end."""
+        try:
+            async with asyncio.timeout(self._hang_seconds):
+                said = await episode.cut()
+        except TimeoutError:
+            said = {}
+        return {"output": said["output"]} if "output" in said else {}
 
     def _rollout(self, session: Session, sample: Sample, *, is_cut: bool) -> Rollout:
         sequences = session.record.rollouts()

@@ -147,9 +147,9 @@ class OpenConversation:
         """Give the function the turn that it has asked for."""
         return await self._say({"turn": turn})
 
-    async def cut(self) -> None:
+    async def cut(self) -> Said:
         """Cancel the function, and return once it has ended."""
-        await self._say({"cut": True})
+        return await self._say({"cut": True})
 
     async def _say(self, message: Mapping[str, Any]) -> Said:
         seconds = self._timeout_seconds

@@ -121,7 +121,7 @@ class Tries:
             if pause is not None:
                 logger.warning("%s. In %g s its completion begins anew", failure, pause)
                 await asyncio.sleep(pause)
-        why = f"{failure}. It was tried {num_tries} times"
+        why = f"{failure}. It was tried {num_tries} times" if num_tries > 1 else f"{failure}"
         logger.warning("%s, so this completion is given up", why)
         take(sample.group, sample.place, GivenUp(why))
 

@@ -144,7 +144,10 @@ class _Running:
             said = {"error": "CancelledError: the function was cancelled", "traceback": ""}
         except Exception as error:
             said = failure_reply(error, trace=traceback.format_exc())
-        self._end({"is_cut": True} if self._is_cut else said)
+        if self._is_cut:
+            # what a program has written until then
+            said = {"is_cut": True, **{name: said[name] for name in ("output",) if name in said}}
+        self._end(said)
 
     async def _ask(self, added: list[str | list[int]], max_tokens: int | None) -> Turn:
         if self._is_cut or self._has_ended:

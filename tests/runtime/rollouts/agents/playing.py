@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from chats import ScriptedPolicy, chat_model, tokens
+from chats import MAX_MODEL_LEN, ScriptedPolicy, chat_model, tokens
 
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.gateway.gateway import Gateway
@@ -46,9 +47,11 @@ async def play_groups(
     *,
     hang_seconds: float = HANG_SECONDS,
     num_tries: int = 3,
+    max_model_len: int = MAX_MODEL_LEN,
 ) -> None:
     """Make all completions of the groups."""
-    gateway = Gateway(chat_model(), TurnSampler(policy))  # type: ignore[arg-type]
+    model = replace(chat_model(), max_model_len=max_model_len)
+    gateway = Gateway(model, TurnSampler(policy))  # type: ignore[arg-type]
 
     def take(group: Group, index: int, found: Rollout | GivenUp) -> None:
         group.rollouts[index] = found

@@ -39,3 +39,8 @@ def test_the_warning_names_the_environment_the_line_and_what_to_do(
     assert list(warnings_of("environment game", AgentCode(file=file))) == [warning]
     assert list(warnings_of("environment game", AgentCode())) == []
     assert list(warnings_of("environment game", AgentCode(function="games.none:agent"))) == []
+
+
+def test_of_a_program_it_is_said_that_nobody_looks_at_it():
+    [warning] = warnings_of("environment game", AgentCode(more={"command": ["python3", "agent.py"]}))
+    assert warning.startswith("environment game: what the program python3 runs is not looked at: if that is")
