@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -35,6 +36,18 @@ class ChatTemplate:
         Raises TemplateRefusesError.
         """
         return self._encode(self._text(messages, tools=tools, has_reply_begun=True))
+
+    def reply_text(self, reply: Message, *, tools: Sequence[Message] = ()) -> str | None:
+        """A reply as the template writes it, up to the end of its turn; None for a chat that it refuses."""
+        asked = [{"role": "user", "content": _STAND_IN}]
+        try:
+            begun = self._text(asked, tools=tools, has_reply_begun=True)
+            whole = self._text([*asked, reply], tools=tools, has_reply_begun=False)
+        except TemplateRefusesError:
+            return None
+        # a template may begin thoughts in a prompt, and write none of a turn that had none
+        text = whole.removeprefix(begun) if whole.startswith(begun) else _behind_common_lines(begun, whole)
+        return text[: min((place for end in self._ends if (place := text.find(end)) >= 0), default=None)]
 
     def behind_reply(
         self,
@@ -116,6 +129,13 @@ class ChatTemplate:
 
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+
+def _behind_common_lines(one: str, other: str) -> str:
+    """What of `other` is behind the lines that both begin with."""
+    lines = other.splitlines(keepends=True)
+    pairs = zip(one.splitlines(keepends=True), lines, strict=False)
+    return "".join(lines[sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) :])
 
 
 def _stand_in(reply: Message, mark: str) -> dict[str, Any]:

@@ -89,13 +89,14 @@ def _has_good_data(document: Document, *, documents: Sequence[Document], volumes
                 volumes_dir=volumes_dir,
                 cache_dir=Path(folder),
                 has_cpu_engines=not engine_section.has_gpus,
+                tell=lambda sentence: print(f"  {sentence}"),
             )
         except (UserError, HubUnreachableError) as error:
             print(f"  data: {error}")
             return False
-    started = "; the agents were started" if run_config.environments else ""
+    played = "; a group of each environment was played" if run_config.environments else ""
     print(
-        f"  data: {count(num_prompts, 'prompt')} for training; the reward functions were called once{started}"
+        f"  data: {count(num_prompts, 'prompt')} for training; the reward functions were called once{played}"
     )
     return True
 

@@ -15,9 +15,10 @@ For a job with GPUs it also says what each of them will hold at most, from the m
 a file:// model, or of an hf:// model from the cache or the Hub. With --gpu-memory-gib a job that does not
 fit is refused, and the fields to change are named.
 
-With --data it also reads the data, encodes every prompt with the model's tokenizer, and calls each reward
-function once, and reports the first faults: no weights are loaded, no engine starts, and services and reward
-models are left alone. Claims and ConfigMaps that are not in the file are named by --volume, as for `run`.
+With --data it also reads the data, encodes every prompt with the model's tokenizer, calls each reward
+function once, and plays a group of each environment with a script in place of the policy, and reports the
+first faults: no weights are loaded, no engine starts, and services and reward models are left alone. Claims
+and ConfigMaps that are not in the file are named by --volume, as for `run`.
 
 With --node it looks at the machine or the pod that it runs on: device files and their rights, driver,
 compiler, /dev/shm, memory of the GPUs, peer access, and NCCL between them; each with what to do. Files are
@@ -32,7 +33,9 @@ then planned with the memory of the smallest GPU.
 
 def _add_arguments_of_validate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", type=Path, nargs="*", metavar="FILE", help="YAML with one GRPOJob or more")
-    parser.add_argument("--data", action="store_true", help="look at data, tokenizer and rewards, too")
+    parser.add_argument(
+        "--data", action="store_true", help="look at data, tokenizer, rewards and environments, too"
+    )
     parser.add_argument(
         "--volume",
         action="append",

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,8 +27,9 @@ from grpo_runtime.process.termination import write_termination_message
 from grpo_runtime.rewards.kinds import reward_functions
 from grpo_runtime.rewards.pool import RewardPool
 from grpo_runtime.rollouts.agents.code_check import warnings_of
-from grpo_runtime.rollouts.agents.environments import agent_options
+from grpo_runtime.rollouts.agents.environments import agent_options, chat_model
 from grpo_runtime.rollouts.agents.source import Agent
+from grpo_runtime.rollouts.agents.trial import try_out
 from grpo_runtime.rollouts.scoring import Scorer
 from grpo_runtime.settings import read_trainer_settings
 from grpo_runtime.trainer.training_prompts import load_evaluation_prompts, load_training_prompts
@@ -35,9 +37,16 @@ from grpo_runtime.trainer.training_prompts import load_evaluation_prompts, load_
 _log = logging.getLogger(__name__)
 
 
-def check_data(run_config: RunConfig, *, volumes_dir: Path, cache_dir: Path, has_cpu_engines: bool) -> int:
-    """The number of prompts that can be trained on. Warnings say what is left out. `cache_dir` is for a
-    model that is made.
+def check_data(
+    run_config: RunConfig,
+    *,
+    volumes_dir: Path,
+    cache_dir: Path,
+    has_cpu_engines: bool,
+    tell: Callable[[str], None] = _log.info,
+) -> int:
+    """The number of prompts that can be trained on. Warnings say what is left out, and `tell` gets what
+    environments make of what a policy may say. `cache_dir` is for a model that is made.
 
     Raises UserError with the first fault of the model's configuration, or with the first of the data, the
     first of the reward functions and the first of the agents.
@@ -66,7 +75,15 @@ def check_data(run_config: RunConfig, *, volumes_dir: Path, cache_dir: Path, has
     except UserError as error:
         faults.append(str(error))
     try:
-        asyncio.run(_start_agents(run_config, prompts, volumes_dir=volumes_dir))
+        agents = _try_agents(
+            run_config,
+            prompts,
+            volumes_dir=volumes_dir,
+            decoder=decoder,
+            vocab_size=vocab_size,
+            tell=tell,
+        )
+        asyncio.run(agents)
     except UserError as error:
         faults.append(str(error))
     if faults:
@@ -90,17 +107,42 @@ async def _try_rewards(
             await Scorer(pool, of_own, decoder=decoder).try_out(prompts[0], step=0)
 
 
-async def _start_agents(run_config: RunConfig, prompts: tuple[Prompt, ...], *, volumes_dir: Path) -> None:
-    """Start each agent, which is found and has arguments that there are. Warnings say which may run code
-    that the policy writes."""
+async def _try_agents(
+    run_config: RunConfig,
+    prompts: tuple[Prompt, ...],
+    *,
+    volumes_dir: Path,
+    decoder: CompletionDecoder,
+    vocab_size: int,
+    tell: Callable[[str], None],
+) -> None:
+    """Play a group of each environment against a script: see `trial.try_out`. Warnings say which may run code
+    that the policy writes. Without the data agents are started, as it is not known what they are called
+    with."""
+    environments = run_config.environments or ()
     columns = prompts[0].columns if prompts else ()
-    for environment in run_config.environments or ():
+    try:
+        model = await chat_model(run_config, decoder=decoder, vocab_size=vocab_size) if environments else None
+    except ModuleNotFoundError as error:
+        _log.warning(
+            "environments are started and not played: %s, which reads calls, is not here", error.name
+        )
+        model = None
+    for environment in environments:
         options = agent_options(environment, run_config, volumes_dir=volumes_dir, columns=columns)
         for warning in warnings_of(options.field, options.code):
             _log.warning("%s", warning)
-        # without the data it is not known what it can be called with
-        async with Agent(options if prompts else replace(options, columns=None)):
-            pass
+        prompt = _prompt_of(environment.name, prompts, column=run_config.dataset.environment)
+        if model is None or prompt is None:
+            async with Agent(options if prompts else replace(options, columns=None)):
+                pass
+        else:
+            await try_out(options, prompt, model=model, tell=tell)
+
+
+def _prompt_of(environment: str, prompts: tuple[Prompt, ...], *, column: str | None) -> Prompt | None:
+    """The first prompt of an environment."""
+    return next((each for each in prompts if column is None or each.columns[column] == environment), None)
 
 
 def main(arguments: list[str]) -> int:

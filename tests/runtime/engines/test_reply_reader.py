@@ -9,7 +9,12 @@ from tiny_families import chat_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from grpo_runtime.errors import UserError
+from grpo_runtime.gateway.chat_request import ChatRequest
+from grpo_runtime.gateway.chat_template import ChatTemplate
 from grpo_runtime.gateway.replies import Reply
+from grpo_runtime.gateway.session import ChatModel
+from grpo_runtime.model.completion_decoder import CompletionDecoder
+from grpo_runtime.rollouts.agents.script import Script
 
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
 CALL = '<tool_call>\n{"name":"add","arguments":{"a":1}}\n</tool_call>'
@@ -59,3 +64,26 @@ def test_without_parsers_a_reply_is_its_text(tokenizer: PreTrainedTokenizerFast)
 def test_a_parser_that_vllm_does_not_have_is_named(tokenizer: PreTrainedTokenizerFast):
     with pytest.raises(UserError, match="hermit"):
         read(tokenizer, CALL, tool_call_parser="hermit")
+
+
+def test_a_script_writes_calls_so_that_a_parser_reads_them(tokenizer: PreTrainedTokenizerFast):
+    """Also where a parser of thoughts takes all that has no end of them for a thought."""
+    from grpo_runtime.engines.vllm.reply_reader import VllmReplies
+
+    replies = VllmReplies(tokenizer, tool_call_parser="hermes", reasoning_parser="qwen3")
+    model = ChatModel(
+        name="policy",
+        template=ChatTemplate(tokenizer=tokenizer, end_ids=frozenset({tokenizer.eos_token_id})),
+        decoder=CompletionDecoder.of(tokenizer),
+        replies=replies,
+        vocab_size=len(tokenizer),
+        max_model_len=512,
+        max_tokens=512,
+    )
+    script = Script(model, calls=["add"])
+    asked = ChatRequest(messages=({"role": "user", "content": "Add."},), tools=(ADD,))
+    for wanted in (("", ["add"]), ("1", [])):
+        text = model.decoder.text(script.says(asked, room=100))
+        reply = replies.read(text, token_ids=tokenizer(text)["input_ids"], tools=(ADD,))
+        assert (reply.content.strip(), [call.name for call in reply.calls]) == wanted
+    assert script.not_called == {}

@@ -58,7 +58,10 @@ class HermesReplies:
         content, *calls = text.split("<tool_call>")
         if not tools or not calls:
             return Reply(text)
-        objects = [json.loads(call.split("</tool_call>")[0]) for call in calls]
+        try:
+            objects = [json.loads(call.split("</tool_call>")[0]) for call in calls]
+        except ValueError:
+            return Reply(text)
         found = (Call(call["name"], json.dumps(call["arguments"])) for call in objects)
         return Reply(content.strip(), calls=tuple(found))
 

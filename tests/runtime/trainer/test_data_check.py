@@ -24,12 +24,13 @@ def source(folder: Path, *rows: dict[str, Any]) -> dict[str, str]:
 GOOD = {"prompt": "a=", "answer": "a"}
 
 
-def check(folder: Path, **spec: Any) -> int:
+def check(folder: Path, told: list[str] | None = None, **spec: Any) -> int:
     return check_data(
         run_config(**spec),
         volumes_dir=folder / "volumes",
         cache_dir=folder / "cache",
         has_cpu_engines=True,
+        tell=(told if told is not None else []).append,
     )
 
 
@@ -52,21 +53,35 @@ def test_a_function_that_does_not_fit_the_data_is_told(tmp_path: Path) -> None:
         check(tmp_path, dataset=source(tmp_path, GOOD), rewards=rewards)
 
 
-def test_an_agent_is_started_and_what_it_needs_and_may_run_is_told(
+def test_an_agent_is_played_and_what_it_needs_and_may_run_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "plays.py").write_text("async def agent(client, board, size=3):\n    exec(board)\n")
+    (tmp_path / "plays.py").write_text(
+        "async def agent(client, board, size=3):\n"
+        "    exec(board)\n"
+        "    chat = [{'role': 'user', 'content': board}]\n"
+        "    await client.chat.completions.create(model='policy', messages=chat)\n"
+    )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     monkeypatch.syspath_prepend(tmp_path)
-    spec: dict[str, Any] = {"environments": [{"name": "game", "function": "plays:agent"}], "rewards": None}
+    spec: dict[str, Any] = {
+        "environments": [{"name": "game", "function": "plays:agent"}],
+        "rewards": None,
+        "sampling": {"chatTemplate": "{{ messages[0].content }}", "maxTokens": 4},
+    }
+    told: list[str] = []
     with pytest.raises(
         UserError, match=r"environment game: the agent cannot be called \(.*'board'\): .*answer"
     ):
         check(tmp_path, dataset=source(tmp_path, GOOD), **spec)
     assert "environment game: line 2 of plays.py calls exec" in caplog.text
-    assert check(tmp_path, dataset=source(tmp_path, {**GOOD, "board": "x"}), **spec) == 1
+    with pytest.raises(UserError, match=r"environment game: .* it raised NameError: name 'x' .*plain text"):
+        check(tmp_path, dataset=source(tmp_path, {**GOOD, "board": "x"}), **spec)
+    assert check(tmp_path, told, dataset=source(tmp_path, {**GOOD, "board": "1"}), **spec) == 1
+    assert told == ["environment game: plain text ends the episode after 1 turn, with no reward"]
 
 
+@pytest.mark.matrix
 def test_the_tools_of_an_environment_are_started_too(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import sys; sys.exit('the key is not set')"]
     tools = {"mcpServers": [{"name": "wiki", "command": command}]}

@@ -144,8 +144,25 @@ async def started_environments(
 ) -> AsyncIterator[Environments]:
     """The agents with their processes, for data with these columns beside the prompt. Raises UserError when
     one is not found or needs other arguments, and when a parser is not found."""
+    model = await chat_model(run_config, decoder=decoder, vocab_size=vocab_size)
+    async with AsyncExitStack() as stack:
+        started = []
+        for spec in environments:
+            options = agent_options(spec, run_config, volumes_dir=volumes_dir, columns=columns)
+            workers = [await stack.enter_async_context(Agent(options)) for _ in range(spec.workers)]
+            started.append(Environment(name=spec.name, weight=spec.weight, workers=workers))
+        yield Environments(
+            environments=started,
+            column=run_config.dataset.environment,
+            model=model,
+            sampling=run_config.sampling,
+        )
+
+
+async def chat_model(run_config: RunConfig, *, decoder: CompletionDecoder, vocab_size: int) -> ChatModel:
+    """How the chats of a run become tokens. Raises UserError when a parser is not found."""
     sampling = run_config.sampling
-    model = ChatModel(
+    return ChatModel(
         name=run_config.model.source,
         template=ChatTemplate(
             tokenizer=decoder.tokenizer,
@@ -161,18 +178,6 @@ async def started_environments(
         max_tokens=sampling.max_tokens,
         extends=sampling.history is History.EXACT,
     )
-    async with AsyncExitStack() as stack:
-        started = []
-        for spec in environments:
-            options = agent_options(spec, run_config, volumes_dir=volumes_dir, columns=columns)
-            workers = [await stack.enter_async_context(Agent(options)) for _ in range(spec.workers)]
-            started.append(Environment(name=spec.name, weight=spec.weight, workers=workers))
-        yield Environments(
-            environments=started,
-            column=run_config.dataset.environment,
-            model=model,
-            sampling=sampling,
-        )
 
 
 def agent_options(

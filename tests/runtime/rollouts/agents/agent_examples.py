@@ -209,3 +209,50 @@ async def takes_the_key_of_the_other(client, task):
         other = client.with_options(api_key=KEYS[0])
         await other.chat.completions.create(model="policy", messages=chat)
         HAS_ASKED.set()
+
+
+async def has_a_typo_in_its_tool(client, prompt):
+    chat = [{"role": "user", "content": prompt}]
+    answer = await client.chat.completions.create(model="policy", messages=chat, tools=[ADD])
+    for call in answer.choices[0].message.tool_calls or ():
+        raise AttributeError(f"{call.function.name} has no arguement")
+
+
+class Adder:
+    """Tools, of which one has a typo."""
+
+    def add(self, a: int, b: int) -> int:
+        """Add.
+
+        Args:
+            a: One number.
+            b: Another.
+        """
+        return a + b
+
+    def open(self, path: str) -> str:
+        """Read a file.
+
+        Args:
+            path: Where it is.
+        """
+        return Path(path).read_text()
+
+    def get_reward(self) -> float:
+        return 0.5
+
+
+class MistypedAdder(Adder):
+    def add(self, a: int, b: int) -> int:
+        """Add.
+
+        Args:
+            a: One number.
+            b: Another.
+        """
+        return a + c  # noqa: F821
+
+
+class AdderWithoutReward(Adder):
+    def get_reward(self) -> float:
+        raise LookupError("no score was kept")
