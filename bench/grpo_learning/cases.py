@@ -178,6 +178,17 @@ def _by_chats(name: str, environment: dict[str, Any], **sampling: Any) -> Case:
     )
 
 
+_PROGRAM = replace(
+    _BY_TOKENS,
+    name="calculator: a program",
+    gate=Gate(within=0.03),
+    # each of its 2,560 episodes starts Python and imports openai: most of an hour on two cores
+    seeds=(0,),
+    environment={"command": [sys.executable, str(Path(__file__).with_name("chat_program.py"))]},
+    sampling={"toolCallParser": "hermes"},
+    beside=_BY_TOKENS.name,
+)
+
 _COPY = Case(name="copy: dapo", gate=_LEARNED)
 CASES = (
     *(
@@ -225,6 +236,7 @@ CASES = (
         "MCP server",
         mcpServers=[{"name": "calculator", "command": [sys.executable, "-m", "grpo_learning.chat_tools"]}],
     ),
+    _PROGRAM,
     Case(name="control: sign flipped", gate=_CONTROL, truth_weight=-1.0),
     Case(
         name="control: random",
