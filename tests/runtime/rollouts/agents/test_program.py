@@ -188,7 +188,7 @@ async def test_both_agents_of_smolagents_run_as_programs(
     command = [sys.executable, str(PROGRAMS.with_name("smolagents_program.py")), agent]
     [episode] = await play(command, says, prompt="What is 12 + 34?", max_model_len=100_000)
     assert (episode.returned, episode.is_terminated) == (1.0, True)
-    assert episode.calls is not None and episode.calls.num == len(episode.sequences) == 2
+    assert episode.calls is not None and len(episode.calls.turns) == len(episode.sequences) == 2
     assert sum(sequence.num_sampled for sequence in episode.sequences) == episode.num_sampled
 
 
