@@ -223,8 +223,8 @@ def rows_name_environments(
     cel="!has(self.environments) || self.environments.all(e, 3 * (has(e.limits) && has(e.limits.seconds) ? "
     "e.limits.seconds : 300) + 65 < self.stallTimeoutSeconds)",
     sentence="three times limits.seconds of environments (300 where it is not set), and 65, must be below "
-    "stallTimeoutSeconds ({stallTimeoutSeconds}), because an agent that hangs is tried three times and "
-    "should end the job with its own error: lower it, or raise stallTimeoutSeconds",
+    "stallTimeoutSeconds ({stallTimeoutSeconds}), because an episode that hangs is tried three times and "
+    "given up before the job counts as stalled: lower it, or raise stallTimeoutSeconds",
     field=".environments",
 )
 def episodes_are_no_stall(
