@@ -82,11 +82,11 @@ class Episode:
     @property
     def state_text(self) -> str:
         """The state as JSON."""
-        return json.dumps(self.state, ensure_ascii=False)
+        return _json(self.state)
 
     def to_json(self) -> str:
         """As a table has it."""
-        return json.dumps(asdict(self), ensure_ascii=False)
+        return _json(asdict(self))
 
     @classmethod
     def of_json(cls, text: str) -> Self:
@@ -100,4 +100,9 @@ class Episode:
 
 
 def _arguments(found: Any) -> str:
-    return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+    return found if isinstance(found, str) else _json(found)
+
+
+def _json(found: Any) -> str:
+    """JSON that any file takes: half of a pair of surrogates, as of a file's name that is no UTF-8, is ?."""
+    return json.dumps(found, ensure_ascii=False).encode(errors="replace").decode()

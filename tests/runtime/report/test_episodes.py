@@ -51,6 +51,15 @@ def test_an_episode_is_shown_turn_by_turn_with_what_of_it_was_trained(
     ]
 
 
+def test_a_state_that_is_no_unicode_is_kept_and_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    played = episode("It is", state={"file": "caf\udce9", "é": 1})
+    keep(SampleTables(tmp_path, start_step=0), 1, dataclasses.replace(sample(1.0), episode=played))
+    assert main(["samples", str(tmp_path)]) == 0
+    assert '  {"file": "caf?", "é": 1}' in capsys.readouterr().out.splitlines()
+
+
 def test_sequences_are_told_apart_where_an_episode_has_several(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
