@@ -49,8 +49,12 @@ def test_thoughts_text_and_calls_are_told_apart(tokenizer: PreTrainedTokenizerFa
 
 @pytest.mark.parametrize(
     ("text", "tools"),
-    [('<tool_call>\n{"name": "add", "arguments": {\n</tool_call>', (ADD,)), (CALL, ())],
-    ids=["a call that is broken", "no tools to call"],
+    [
+        ('<tool_call>\n{"name": "add", "arguments": {\n</tool_call>', (ADD,)),
+        ('<tool_call>\n{"name": "add", "arguments": {"a": "\\ud83d"}}\n</tool_call>', (ADD,)),
+        (CALL, ()),
+    ],
+    ids=["a call that is broken", "one with half of an emoji", "no tools to call"],
 )
 def test_what_is_no_call_stays_text(tokenizer: PreTrainedTokenizerFast, text: str, tools: Sequence[Any]):
     reply = read(tokenizer, text, tools=tools, tool_call_parser="hermes")

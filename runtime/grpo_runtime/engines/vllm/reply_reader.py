@@ -54,6 +54,8 @@ class VllmReplies:
             reasoning, content, calls = parser.parse(
                 text, request, enable_auto_tools=bool(tools), model_output_token_ids=list(token_ids)
             )
+            # arguments may have half of a pair of surrogates, which no answer can
+            "".join(f"{call.name}{call.arguments}" for call in calls or ()).encode()
         except Exception as error:
             # a young policy writes what no parser has seen
             logger.warning("a reply was not understood (%s: %s)", type(error).__name__, error)
