@@ -52,9 +52,13 @@ class Tool:
         return str(self.json["function"]["name"])
 
     def arguments(self, written: str) -> dict[str, Any]:
-        """The arguments of a call, from JSON. Raises BadCallError for what the schema refuses."""
+        """The arguments of a call, from JSON. Raises BadCallError for what the schema refuses, and for text
+        that is not Unicode, which no server can be sent."""
         try:
             found = json.loads(written or "{}")
+            json.dumps(found, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise BadCallError(f"the arguments of {self.name} have text that is not Unicode") from error
         except (ValueError, RecursionError) as error:
             raise BadCallError(f"the arguments of {self.name} are no JSON: {error}") from error
         if not isinstance(found, dict):
@@ -128,7 +132,7 @@ class OpenTools:
         try:
             return text_of(await self._thread.run(function, **arguments))
         except Exception as error:
-            raise ToolFailedError(f"{type(error).__name__}: {error}") from error
+            raise ToolFailedError(text_of(f"{type(error).__name__}: {error}")) from error
 
 
 class UserTools:
@@ -169,8 +173,10 @@ class UserTools:
 
 
 def text_of(result: Any) -> str:
-    """What a tool returned, as the policy is told."""
-    return result if isinstance(result, str) else json.dumps(result, default=str, ensure_ascii=False)
+    """What a tool returned, as the policy is told. Half of a pair of surrogates, as of a file's name that is
+    no UTF-8, is `?`: no chat takes it."""
+    text = result if isinstance(result, str) else json.dumps(result, default=str, ensure_ascii=False)
+    return text.encode(errors="replace").decode()
 
 
 def _methods(class_: type) -> dict[str, Callable[..., Any]]:

@@ -69,6 +69,7 @@ def test_without_data_it_is_not_known_what_reset_is_called_with():
         ('{"a": 1, "b": "2"}', "the arguments of add are wrong: b: '2' is not of type 'integer'"),
         ('{"a": 1, "b": 2, "c": 3}', "the arguments of add are wrong: Additional properties are not allowed"),
         ("", "the arguments of add are wrong: "),
+        ('{"a": "\\ud83d"}', "the arguments of add have text that is not Unicode"),
     ],
 )
 def test_arguments_that_no_tool_takes_are_told_by_the_schema(written: str, said: str):
@@ -84,7 +85,15 @@ def test_arguments_are_those_of_the_schema_and_a_server_may_take_more():
 
 
 @pytest.mark.parametrize(
-    ("result", "text"), [("on", "on"), (3, "3"), ({"a": [1]}, '{"a": [1]}'), (None, "null")]
+    ("result", "text"),
+    [
+        ("on", "on"),
+        (3, "3"),
+        ({"a": [1]}, '{"a": [1]}'),
+        (None, "null"),
+        ("caf\udce9", "caf?"),
+        (["caf\udce9"], '["caf?"]'),
+    ],
 )
 def test_what_a_tool_returns_is_told_as_text(result: Any, text: str):
     assert text_of(result) == text
