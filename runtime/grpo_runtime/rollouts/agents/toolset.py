@@ -150,8 +150,7 @@ class UserTools:
                 for name, method in methods.items()
                 if name not in _OWN_METHODS and not name.startswith("_")
             }
-            # bound to nothing: no schema has `self`
-            functions = [MethodType(function, object()) for function in self._functions.values()]
+            functions = [_bound(self._class, name) for name in self._functions]
         else:
             functions = list(found) if isinstance(found, list | tuple) else [found]
             for function in functions:
@@ -183,6 +182,13 @@ def _methods(class_: type) -> dict[str, Callable[..., Any]]:
     return dict(inspect.getmembers(class_, predicate=inspect.isfunction))
 
 
+def _bound(class_: type, name: str) -> Callable[..., Any]:
+    """A method as an object has it, but bound to nothing: no schema has `self`."""
+    function: Callable[..., Any] = getattr(class_, name)
+    is_static = isinstance(inspect.getattr_static(class_, name), staticmethod)
+    return function if is_static else MethodType(function, object())
+
+
 def _require_callable(
     class_: type,
     methods: Mapping[str, Callable[..., Any]],
@@ -196,7 +202,7 @@ def _require_callable(
         raise UserError(f"{field}: {class_.__name__} must be called without arguments: {error}") from error
     if columns is None or "reset" not in methods:
         return
-    reset = MethodType(methods["reset"], object())
+    reset = _bound(class_, "reset")
     try:
         inspect.signature(reset).bind(**accepted(reset, dict.fromkeys(["prompt", *columns])))
     except TypeError as error:

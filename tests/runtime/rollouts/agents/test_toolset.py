@@ -31,6 +31,13 @@ def test_public_methods_of_a_class_are_tools_with_schemas_of_their_docstrings():
     }
 
 
+def test_a_static_method_has_all_of_its_arguments_in_its_schema():
+    [tool] = user_tools(tool_examples.HasStaticTool).tools
+    assert tool.arguments('{"a": 1}') == {"a": 1}
+    with pytest.raises(BadCallError, match="'a' is a required property"):
+        tool.arguments("{}")
+
+
 @pytest.mark.parametrize(("name", "tools"), [("add", ["add"]), ("BOTH", ["add", "echo"]), ("Judged", None)])
 def test_a_function_or_a_list_of_them_is_tools_too(name: str, tools: list[str] | None):
     found = [tool.name for tool in user_tools(getattr(tool_examples, name)).tools]

@@ -91,6 +91,17 @@ class HasNoTools:
         pass
 
 
+class HasStaticTool:
+    @staticmethod
+    def double(a: int) -> int:
+        """Double a number.
+
+        Args:
+            a: The number.
+        """
+        return 2 * a
+
+
 def add(a: int, b: int) -> int:
     """Add two numbers.
 
