@@ -213,11 +213,17 @@ class Connection:
         rest = b""
         while read := await reader.read(1 << 16):
             *lines, rest = (rest + read).split(b"\n")
-            for line in (*lines, *([rest] if len(rest) > _MAX_LINE else [])):
-                text = line.decode(errors="replace").rstrip()[:_MAX_LINE]
-                self._lines.append(text)
-                sys.stderr.write(f"[{self._server.place}] {text}\n")
-            rest = b"" if len(rest) > _MAX_LINE else rest
+            if len(rest) > _MAX_LINE:
+                lines, rest = [*lines, rest], b""
+            self._note_lines(lines)
+        # what has ended in the middle of a line often said why
+        self._note_lines([rest] if rest else [])
+
+    def _note_lines(self, lines: Sequence[bytes]) -> None:
+        for line in lines:
+            text = line.decode(errors="replace").rstrip()[:_MAX_LINE]
+            self._lines.append(text)
+            sys.stderr.write(f"[{self._server.place}] {text}\n")
 
 
 class _Messages:

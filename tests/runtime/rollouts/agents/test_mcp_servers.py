@@ -130,6 +130,7 @@ async def _listening(port: int) -> None:
             {"command": [sys.executable, "-c", "import sys; sys.exit('no key is set')"]},
             "environment game: MCP server example did not start: .* It wrote: no key is set",
         ),
+        ({"command": ["sh", "-c", "printf 'no licence' >&2"]}, "did not start: .* It wrote: no licence"),
         ({"command": ["sleep", "1000"]}, r"did not start: it did not start within 0\.5 s"),
         ({"command": ["no-such-program"]}, "did not start: .*no-such-program cannot be run: "),
         ({"url": "http://127.0.0.1:9/mcp"}, "did not start: "),
