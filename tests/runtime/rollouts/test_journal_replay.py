@@ -165,6 +165,20 @@ def test_what_was_given_up_is_not_tried_again_and_the_group_is_as_it_was(run: Ru
     assert second._is_replaying
 
 
+def test_a_group_that_is_left_out_and_misses_a_sample_is_not_whole(run: Run) -> None:
+    first = run.attempt(1)
+    group = a_partial_group(3, number=0)
+    first.restore([group])
+    for place in range(3):
+        group.rollouts[place] = GivenUp(f"sample {place} failed")
+        first.sampled(group, place)
+    first._writer.wait()
+    second = run.attempt(2)
+    again = a_partial_group(3, number=0)
+    assert (second.restore([again]), again.missing) == (0, [3])
+    assert not second._is_replaying
+
+
 def a_partial_group(step: int, *, number: int) -> Group:
     requests = [GenerateRequest((number,), seed=100 * step + number * 10 + place) for place in range(4)]
     prompt = Prompt(index=number, content=f"{number}=", columns={})

@@ -193,7 +193,8 @@ class Journal(Recorder):
             self._restore_rewards(group, found)
         num_samples = sum(len(group.finished) for group in groups)
         self._num_replayed[step] += num_samples
-        is_whole = all(group.is_scored or group.is_left_out for group in groups)
+        # one that is left out may have samples that were being made at the end
+        is_whole = all(group.is_scored or (group.is_sampled and group.is_left_out) for group in groups)
         if self._is_replaying and not is_whole:
             self._forget_after(step)
         self._is_replaying = self._is_replaying and is_whole
