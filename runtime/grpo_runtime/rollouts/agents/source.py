@@ -129,6 +129,15 @@ def failures_in(said: Said) -> dict[str, int]:
     raise WorkerFailedError(f"its process wrote {shortened(said)}")
 
 
+def output_in(said: Said) -> str:
+    """The end of what a program wrote; empty where none made the episode. Raises WorkerFailedError as
+    `returned_by`."""
+    found = said.get("output", "")
+    if isinstance(found, str):
+        return found
+    raise WorkerFailedError(f"its process wrote {shortened(said)}")
+
+
 class _Episodes:
     """Episodes, each with a session."""
 
@@ -178,7 +187,7 @@ class _Episodes:
                 said = await self._gateway.play(session, play)
                 if said is None:
                     said = await self._late(session, sample, process, episode)
-            returned, failures = returned_by(said), failures_in(said)
+            returned, failures, output = returned_by(said), failures_in(said), output_in(said)
         except WorkerFailedError as error:
             raise self._failure(f"{error}", sample) from error
         if "error" in said and not (session.is_cut or untrained.is_cut):
@@ -187,7 +196,7 @@ class _Episodes:
             logger.warning("%s: %s%s\n%s", options.field, what, said["error"], said.get("traceback", ""))
             raise self._failure(f"{what}{said['error']}", sample)
         is_cut = session.is_cut or "error" in said
-        trajectory = self._trajectory(session, said, sample, is_cut=is_cut)
+        trajectory = self._trajectory(session, said, sample, output=output if is_cut else "")
         of_rank_0 = {
             EpisodeFailure.LIMIT.value: int(is_cut),
             EpisodeFailure.ENVIRONMENT.value: sample.num_failures,
@@ -202,10 +211,10 @@ class _Episodes:
         )
         finish(replace(rollout, returned=returned, trajectory=trajectory, calls=calls))
 
-    def _trajectory(self, session: Session, said: Said, sample: Sample, *, is_cut: bool) -> dict[str, Any]:
+    def _trajectory(self, session: Session, said: Said, sample: Sample, *, output: str) -> dict[str, Any]:
         trajectory = {"chats": session.chats, "state": said.get("state")}
-        if is_cut and "output" in said:
-            trajectory["output"] = said["output"]
+        if output:
+            trajectory["output"] = output
         try:
             json.dumps(trajectory, allow_nan=False)
         except (ValueError, RecursionError) as error:
@@ -222,7 +231,7 @@ class _Episodes:
         said = await self._last_output(episode)
         if not session.record.num_sequences:
             what = f"it got no answer within limits.seconds ({self._options.limits.seconds:g})"
-            wrote = str(said.get("output", ""))[-_MOST_QUOTED_CHARACTERS:]
+            wrote = output_in(said)[-_MOST_QUOTED_CHARACTERS:]
             raise self._failure(f"{what}, and wrote: {wrote}" if wrote else what, sample)
         return {"is_done": True, **said}
 

@@ -16,7 +16,7 @@ from grpo_runtime.gateway.session import Limits
 from grpo_runtime.process.confinement import landlock_version
 from grpo_runtime.process.line_worker import WorkerFailedError
 from grpo_runtime.rollouts.agents.kinds import COROUTINE, AgentCode
-from grpo_runtime.rollouts.agents.source import AgentOptions, failures_in, returned_by
+from grpo_runtime.rollouts.agents.source import AgentOptions, failures_in, output_in, returned_by
 from grpo_runtime.rollouts.function.shared_process import HANG_SECONDS
 from grpo_runtime.rollouts.interface import (
     FunctionFailedError,
@@ -219,6 +219,12 @@ def test_what_no_agent_ends_with_fails_its_episode_with_the_line(end: dict[str, 
 def test_counts_of_failures_that_nobody_can_have_fail_the_episode_with_the_line(failures: Any):
     with pytest.raises(WorkerFailedError, match=r"its process wrote \{'failures'"):
         failures_in({"failures": failures, "id": 3, "is_done": True})
+
+
+def test_an_output_that_is_no_text_fails_the_episode_with_the_line():
+    assert output_in({"is_done": True, "output": "asks"}) == "asks"
+    with pytest.raises(WorkerFailedError, match=r"its process wrote \{'output': 3"):
+        output_in({"output": 3, "is_done": True})
 
 
 def test_failures_are_those_that_there_were():
