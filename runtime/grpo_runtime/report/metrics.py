@@ -192,8 +192,8 @@ METRICS = {
     "time/digest_seconds": "the digest of the weights for the journal",
     "eval/reward": "mean reward of `dataset.eval` with the weights after the step",
     "eval/failed": (
-        "1 where its rewards failed, so that the step has no other `eval/` metric; training continues. 0 "
-        "where they did not"
+        "1 where its rewards failed, or no completion could be made, so that the step has no other `eval/` "
+        "metric but `eval/given_up_episodes`; training continues. 0 elsewhere"
     ),
     "eval/given_up_episodes": (
         "completions that could not be made, and are in no mean; left out where there is none"

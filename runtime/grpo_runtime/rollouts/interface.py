@@ -47,7 +47,7 @@ class EpisodeFailure(StrEnum):
     """An action or a call that nobody can read, or that does not exist. The policy is told, or the episode
     ends with what it has earned."""
     TOOL = "tool"
-    """A tool that raised, or was late. The policy is told."""
+    """A tool that raised. The policy is told. Nothing but the limit of the episode ends one that is late."""
     ENVIRONMENT = "environment"
     """The agent raised, sampled nothing or was late, or its process ended: the episode is begun again."""
     LIMIT = "limit"
