@@ -109,11 +109,13 @@ class Tries:
                 return
             except WorkerFailedError as error:
                 failure, is_process_lost = self._failed(f"in step {sample.group.step + 1}", error), True
-                num_tries += not isinstance(error, _NotTriedError)
+                num_tries += 1
             except FunctionFailedError as error:
                 # a process that hangs, or that nobody else uses, has been ended
                 failure, is_process_lost = error, is_process_lost or process.ended.done()
                 num_tries += 1
+            except _NotTriedError as error:
+                failure = FunctionFailedError(f"{failure}, and {error}")
             if trying.is_finished:
                 logger.warning("%s. Its completion was finished", failure)
                 return
@@ -140,8 +142,8 @@ class Tries:
         async with self._places:
             if self._num_failed_alone >= MOST_FAILED_ALONE:
                 raise _NotTriedError(
-                    f"its process was lost twice, and it was not tried alone, because "
-                    f"{self._num_failed_alone} others that were failed there"
+                    f"it was not tried alone, because {self._num_failed_alone} others, one after the other, "
+                    "failed so"
                 )
             async with self._function.own_process() as process:
                 self._num_failed_alone += 1  # unless it is finished
@@ -168,8 +170,8 @@ class Tries:
             await asyncio.gather(making, return_exceptions=True)
 
 
-class _NotTriedError(WorkerFailedError):
-    """A completion was not tried once more."""
+class _NotTriedError(Exception):
+    """A completion was not tried once more, though tries were left. The message is the end of a sentence."""
 
 
 class _Try:

@@ -116,4 +116,5 @@ async def test_where_all_that_are_alone_end_their_processes_the_others_are_not_t
     num_alone = sum("own" in tries for tries in function.tries.values())
     assert MOST_FAILED_ALONE <= num_alone < MOST_FAILED_ALONE + MOST_ALONE
     assert isinstance(found[-1], GivenUp)
-    assert re.search(r"not tried alone, because \d+ others that were failed .* tried 2 times$", found[-1].why)
+    why = r"it failed in step 1: it died, and it was not tried alone, because \d+ others, .* tried 2 times"
+    assert re.fullmatch(why, found[-1].why)
