@@ -58,12 +58,13 @@ class ToolPlayer:
         self._tools: dict[str, Tool] = {}
 
     async def start(self) -> None:
-        """Start the servers. Raises UserError where two tools have one name, and WorkerFailedError for a
-        server that does not start."""
+        """Start the servers. Raises UserError where two tools have one name and where the schema of one is
+        none, and WorkerFailedError for a server that does not start."""
         found = [] if self._code is None else [*self._code.tools]
         if self._servers is not None:
             found += await self._servers.start(field=self._field)
         for tool in found:
+            tool.require_schema(field=self._field)
             other = self._tools.setdefault(tool.name, tool)
             if other is not tool:
                 raise UserError(

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from types import MethodType
 from typing import Any
 
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, SchemaError
 from jsonschema.exceptions import best_match
+from jsonschema.protocols import Validator
+from jsonschema.validators import validator_for
 from transformers.utils.chat_template_utils import get_json_schema
 
 from grpo_runtime.errors import UserError
@@ -51,6 +53,16 @@ class Tool:
         """What the policy calls it."""
         return str(self.json["function"]["name"])
 
+    def require_schema(self, *, field: str) -> None:
+        """Raises UserError for a schema that is none, at which each call would fail."""
+        try:
+            self._validator.check_schema(self._validator.schema)
+        except SchemaError as error:
+            raise UserError(
+                f"{field}: the arguments of tool {self.name} of {self.place} have no JSON schema: "
+                f"{error.message}"
+            ) from error
+
     def arguments(self, written: str) -> dict[str, Any]:
         """The arguments of a call, from JSON. Raises BadCallError for what the schema refuses, and for text
         that is not Unicode, which no server can be sent."""
@@ -70,9 +82,10 @@ class Tool:
         return found
 
     @functools.cached_property
-    def _validator(self) -> Draft202012Validator:
+    def _validator(self) -> Validator:
         closed: dict[str, Any] = {} if self.has_others else {"additionalProperties": False}
-        return Draft202012Validator({**self.json["function"]["parameters"], **closed})
+        schema = {**self.json["function"]["parameters"], **closed}
+        return validator_for(schema, default=Draft202012Validator)(schema)
 
 
 def shortened(text: str) -> str:

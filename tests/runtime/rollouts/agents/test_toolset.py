@@ -91,6 +91,28 @@ def test_arguments_are_those_of_the_schema_and_a_server_may_take_more():
     assert Tool(json=tool.json, place="").arguments('{"a": 1, "b": 2, "c": 3}')["c"] == 3
 
 
+PAIR = {"type": "object", "properties": {"pair": {"type": "array", "items": [{"type": "string"}]}}}
+
+
+def of_server(parameters: dict[str, Any]) -> Tool:
+    function = {"name": "find", "description": "", "parameters": parameters}
+    return Tool(json={"type": "function", "function": function}, place="MCP server files")
+
+
+def test_a_schema_is_read_by_the_draft_that_it_names():
+    old = of_server({"$schema": "http://json-schema.org/draft-07/schema#", **PAIR})
+    old.require_schema(field="environment game")
+    assert old.arguments('{"pair": ["a"]}') == {"pair": ["a"]}
+    with pytest.raises(BadCallError, match="1 is not of type 'string'"):
+        old.arguments('{"pair": [1]}')
+
+
+def test_a_schema_that_is_none_is_an_error_before_a_call():
+    sentence = "environment game: the arguments of tool find of MCP server files have no JSON schema: "
+    with pytest.raises(UserError, match=sentence):
+        of_server(PAIR).require_schema(field="environment game")
+
+
 @pytest.mark.parametrize(
     ("result", "text"),
     [
