@@ -147,6 +147,8 @@ class GivenUp:
     """A completion that there is not, because each try to make it failed. `why` is the last failure."""
 
     why: str
+    num_tries: int = field(default=0, compare=False)
+    """How many tries have failed."""
 
 
 OnFinished = Callable[[int, Rollout], None]

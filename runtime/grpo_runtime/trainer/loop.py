@@ -271,6 +271,7 @@ class Coordinator:
                 scorer=self.scorer,
                 measured={**seconds, **evaluated.metrics},
                 idle=idle,
+                environment=environment_of(self.run_config) if self.run_config.environments else None,
             ),
             **self.saver.take_metrics(),
             "num_tokens": float(state.num_tokens),

@@ -1,7 +1,8 @@
 """What a step reports: its metrics, and its completions as people read them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
@@ -14,7 +15,7 @@ from grpo_runtime.report.metrics import completion_metrics, environment_metrics,
 from grpo_runtime.report.overlap import IdleEngines, wait_metrics
 from grpo_runtime.report.samples import Sample
 from grpo_runtime.rollouts.group import Group, completions_of, rewards_of
-from grpo_runtime.rollouts.interface import AgentCalls, Rollout
+from grpo_runtime.rollouts.interface import AgentCalls, EpisodeFailure, Rollout
 from grpo_runtime.rollouts.journal.journal import REPLAYED
 from grpo_runtime.rollouts.scoring import Scorer
 from grpo_runtime.rollouts.stream import StepGroups
@@ -48,9 +49,10 @@ def step_metrics(
     scorer: Scorer,
     measured: Mapping[str, float],
     idle: IdleEngines | None = None,
+    environment: Callable[[Group], str] | None = None,
 ) -> dict[str, float]:
     """The metrics of a step by TRL's names; `measured` are its seconds, and what an evaluation found. `idle`
-    is given in asynchronous training."""
+    is given in asynchronous training, and `environment`, the name of that of a group, where there are any."""
     rewards, completions = rewards_of(groups.trained), completions_of(groups.trained)
     values = {
         **scorer.metrics(groups.sampled),
@@ -63,6 +65,8 @@ def step_metrics(
     values = {name: value for name, value in values.items() if math.isfinite(value)}
     values |= completion_metrics(completions)
     values |= environment_metrics(completions, learned.advantages.rewards.tolist())
+    if environment is not None:
+        values |= failures_with_given_up(values, (*groups.sampled, *groups.left_out), environment=environment)
     values |= _failure_metrics(groups)
     values |= sync_metrics(groups.sync) if groups.sync else {}
     if not values.get(REPLAYED):
@@ -72,6 +76,18 @@ def step_metrics(
         if idle is not None:
             values |= wait_metrics(values, idle=idle, num_tokens=num_tokens)
     return values
+
+
+def failures_with_given_up(
+    values: Mapping[str, float], groups: Iterable[Group], *, environment: Callable[[Group], str]
+) -> dict[str, float]:
+    """The failures of environments with those of episodes that were given up, which no metric of an episode
+    counts."""
+    num_tries = Counter[str]()
+    for group in groups:
+        metric = f"env/{environment(group)}/failures/{EpisodeFailure.ENVIRONMENT}"
+        num_tries[metric] += sum(found.num_tries for found in group.given_up)
+    return {metric: values.get(metric, 0.0) + num for metric, num in num_tries.items() if num}
 
 
 def _failure_metrics(groups: StepGroups) -> dict[str, float]:

@@ -11,8 +11,15 @@ from grpo_runtime.model.tiny import char_tokenizer
 from grpo_runtime.report.episodes import Said
 from grpo_runtime.rewards.chunk import Column
 from grpo_runtime.rollouts.group import Group
-from grpo_runtime.rollouts.interface import AgentCalls, AgentTurn, GenerateRequest, Rollout, VersionSpan
-from grpo_runtime.trainer.step_report import samples_of
+from grpo_runtime.rollouts.interface import (
+    AgentCalls,
+    AgentTurn,
+    GenerateRequest,
+    GivenUp,
+    Rollout,
+    VersionSpan,
+)
+from grpo_runtime.trainer.step_report import failures_with_given_up, samples_of
 
 
 def test_an_episode_is_shown_by_its_last_sequence_and_counted_by_all() -> None:
@@ -159,3 +166,27 @@ def test_an_episode_is_shown_turn_by_turn_with_what_was_sampled_by_which_weights
     ]
     assert [(found.sequence, found.num_tokens) for found in episode.turns] == [(1, 2), (1, 2), (2, 1), (2, 1)]
     assert {(found.seconds, found.waited_seconds) for found in episode.turns} == {(2.0, 0.5)}
+
+
+def test_failures_of_an_environment_are_also_those_of_episodes_that_were_given_up() -> None:
+    def group(number: int, *rollouts: Rollout | GivenUp) -> Group:
+        return Group(
+            step=0,
+            number=number,
+            prompt=Prompt(index=0, content="", columns={}),
+            requests=[GenerateRequest((1,), seed=0)] * len(rollouts),
+            rollouts=list(rollouts),
+        )
+
+    rollout = Rollout((1,), (2,), (-1.0,), (), True, "fake")
+    groups = [
+        group(0, rollout, rollout, GivenUp("it raised", 3)),
+        group(1, GivenUp("it raised", 3), GivenUp("it died", 2)),
+        group(2, rollout),
+    ]
+    found = failures_with_given_up(
+        {"env/go/failures/environment": 1.0},
+        groups,
+        environment=lambda group: ["go", "chess", "ludo"][group.number],
+    )
+    assert found == {"env/go/failures/environment": 4.0, "env/chess/failures/environment": 5.0}

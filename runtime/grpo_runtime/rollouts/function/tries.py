@@ -125,7 +125,7 @@ class Tries:
                 await asyncio.sleep(pause)
         why = f"{failure}. It was tried {num_tries} times" if num_tries > 1 else f"{failure}"
         logger.warning("%s, so this completion is given up", why)
-        take(sample.group, sample.place, GivenUp(why))
+        take(sample.group, sample.place, GivenUp(why, num_tries))
 
     def _opened(
         self, *, is_last: bool, is_process_lost: bool

@@ -100,7 +100,7 @@ class Generated:
         """The record."""
         found = self.completion
         if isinstance(found, GivenUp):
-            kind, written = _GIVEN_UP, Frame({"why": found.why}, {})
+            kind, written = _GIVEN_UP, Frame({"why": found.why, "num_tries": found.num_tries}, {})
         else:
             kind, written = _GENERATED, episode_frame(found)
         header = {
@@ -117,13 +117,14 @@ class Generated:
     def of(cls, frame: Frame) -> "Generated":
         """The record in a frame."""
         header = frame.header
+        is_given_up = header["kind"] == _GIVEN_UP
         return cls(
             group=header["group"],
             sample=header["sample"],
             seed=header["seed"],
             prompt_checksum=header["prompt_checksum"],
             sampling=header["sampling"],
-            completion=GivenUp(header["why"]) if header["kind"] == _GIVEN_UP else read_episode(frame),
+            completion=GivenUp(header["why"], header["num_tries"]) if is_given_up else read_episode(frame),
         )
 
 
