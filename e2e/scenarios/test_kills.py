@@ -30,6 +30,12 @@ def job(namespace: Namespace) -> str:
     return JOB
 
 
+def is_calm(job: Object) -> bool:
+    """Whether it is ready and has nothing more to say."""
+    ready = next(found for found in job["status"]["conditions"] if found["type"] == "Ready")
+    return ready["status"] == "True" and ready["message"] == "the trainer makes steps"
+
+
 def uids(namespace: Namespace, role: str) -> dict[str, str]:
     return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in namespace.pods_of(JOB, role)}
 
@@ -64,7 +70,13 @@ def test_training_goes_on_when_a_rollout_pod_is_killed_and_its_successor_is_sync
 def test_an_operator_that_was_killed_changes_only_what_progress_changes(
     job: str, namespace: Namespace
 ) -> None:
-    before, children = namespace.job(job), namespace.children(job)
+    # what was lost before is told for some steps
+    before = namespace.wait_until(
+        lambda: is_calm(found := namespace.job(job)) and found,
+        "a job that tells of no loss",
+        timeout_seconds=60,
+    )
+    children = namespace.children(job)
     (operator,) = namespace.pods("app.kubernetes.io/name=grpo-operator")
     namespace.delete_pod(operator["metadata"]["name"], is_graceful=False)
     namespace.kubectl("rollout", "status", "deployment/grpo-operator", "--timeout=90s")
