@@ -1,6 +1,7 @@
 """The conditions of a job in each situation of its life: every one of them, its status and its reason."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -60,55 +61,41 @@ def waiting() -> FakeCluster:
     return cluster
 
 
-def training() -> FakeCluster:
-    cluster = FakeCluster().start()
-    cluster.progress = report()
+def told(cluster: FakeCluster, **changes: Any) -> FakeCluster:
+    """Once the trainer has reported this."""
+    cluster.progress = report(**changes)
     cluster.settle()
     return cluster
+
+
+def training() -> FakeCluster:
+    return told(FakeCluster().start())
 
 
 def disagreeing() -> FakeCluster:
-    cluster = training()
-    cluster.progress = report(step=5, mismatch=Mismatch(step=5, nats=0.5))
-    cluster.settle()
-    return cluster
+    return told(training(), step=5, mismatch=Mismatch(step=5, nats=0.5))
 
 
 def agreeing_again() -> FakeCluster:
-    cluster = disagreeing()
-    cluster.progress = report(step=1000, total_steps=2000)
-    cluster.settle()
-    return cluster
+    return told(disagreeing(), step=1000, total_steps=2000)
 
 
 def without_signal() -> FakeCluster:
-    cluster = training()
     lacking = StepsWithoutSignal(step=10, no_reward=10, rewards="copy")
-    cluster.progress = report(step=10, total_steps=2000, steps_without_signal=lacking)
-    cluster.settle()
-    return cluster
+    return told(training(), step=10, total_steps=2000, steps_without_signal=lacking)
 
 
 def learning_again() -> FakeCluster:
-    cluster = without_signal()
-    cluster.progress = report(step=11, total_steps=2000)
-    cluster.settle()
-    return cluster
+    return told(without_signal(), step=11, total_steps=2000)
 
 
 def with_a_failing_environment() -> FakeCluster:
-    cluster = training()
     failing = (LeftOutEnvironment(name="go", num_groups=16),)
-    cluster.progress = report(step=10, total_steps=2000, left_out=failing)
-    cluster.settle()
-    return cluster
+    return told(training(), step=10, total_steps=2000, left_out=failing)
 
 
 def with_all_environments_again() -> FakeCluster:
-    cluster = with_a_failing_environment()
-    cluster.progress = report(step=11, total_steps=2000)
-    cluster.settle()
-    return cluster
+    return told(with_a_failing_environment(), step=11, total_steps=2000)
 
 
 def with_a_lost_engine() -> FakeCluster:

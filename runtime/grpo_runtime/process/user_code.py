@@ -68,8 +68,8 @@ def load_function(path: str, *, field: str, is_called: bool = True) -> Any:
         raise UserError(
             f"{field}: importing module {module_name} failed: {type(error).__name__}: {error}"
         ) from error
-    found = _attribute_of(module, attribute, place=f"module {module_name}", field=field)
-    return _callable(found, attribute, place=f"module {module_name}", field=field) if is_called else found
+    place = f"module {module_name}"
+    return _attribute_of(module, attribute, place=place, field=field, is_called=is_called)
 
 
 def load_file(file: FunctionFile, *, field: str, is_called: bool = True) -> Any:
@@ -92,8 +92,7 @@ def load_file(file: FunctionFile, *, field: str, is_called: bool = True) -> Any:
         ) from error
     except Exception as error:
         raise UserError(f"{field}: running {place} failed: {type(error).__name__}: {error}") from error
-    found = _attribute_of(module, file.function, place=place, field=field)
-    return _callable(found, file.function, place=place, field=field) if is_called else found
+    return _attribute_of(module, file.function, place=place, field=field, is_called=is_called)
 
 
 def run_file(path: Path) -> ModuleType:
@@ -107,18 +106,14 @@ def run_file(path: Path) -> ModuleType:
     return module
 
 
-def _attribute_of(module: ModuleType, attribute: str, *, place: str, field: str) -> Any:
+def _attribute_of(module: ModuleType, attribute: str, *, place: str, field: str, is_called: bool) -> Any:
     if not hasattr(module, attribute):
         found = ", ".join(name for name in vars(module) if not name.startswith("_")) or "nothing public"
         raise UserError(f"{field}: {place} has no attribute {attribute}: it has {found}")
-    return getattr(module, attribute)
-
-
-def _callable(found: Any, attribute: str, *, place: str, field: str) -> Callable[..., Any]:
-    if not callable(found):
-        raise UserError(f"{field}: {attribute} of {place} is a {type(found).__name__}, not a function")
-    function: Callable[..., Any] = found
-    return function
+    value = getattr(module, attribute)
+    if is_called and not callable(value):
+        raise UserError(f"{field}: {attribute} of {place} is a {type(value).__name__}, not a function")
+    return value
 
 
 def accepted(function: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:

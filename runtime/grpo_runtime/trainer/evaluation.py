@@ -118,28 +118,29 @@ class Evaluation:
 
     def rewards(self, groups: Sequence[Group]) -> torch.Tensor:
         """[P x S], the weighted sum of the rewards of each completion, NaN where it has none."""
-        rewards = without_overflow(rewards_of(groups))
-        # the sums are those of training; what is compared within a group is not looked at
-        options = AdvantageOptions(group_size=len(rewards), weights=self._weights, scale_rewards="none")
-        return compute_advantages(rewards, options=options).rewards
+        return self._sums(without_overflow(rewards_of(groups)))
 
     def metrics(self, groups: Sequence[Group]) -> Mapping[str, float]:
         """Metrics of an evaluation. A reward that no completion has is left out."""
-        completions, sums = completions_of(groups), self.rewards(groups)
+        completions, rewards = completions_of(groups), without_overflow(rewards_of(groups))
+        sums = self._sums(rewards)
         of_environments = environment_rewards(completions, sums.tolist())
         found = {
             REWARD: float(sums.nanmean()),
             **{
                 f"{PREFIX}rewards/{name}/mean": float(column.nanmean())
-                for name, column in zip(
-                    self._reward_names, without_overflow(rewards_of(groups)).unbind(1), strict=True
-                )
+                for name, column in zip(self._reward_names, rewards.unbind(1), strict=True)
             },
             **{f"{PREFIX}{name}": value for name, value in of_environments.items()},
         }
         lengths = completion_metrics(completions)
         found |= {f"{PREFIX}{name}": lengths[name] for name in OF_COMPLETIONS}
         return {name: value for name, value in found.items() if math.isfinite(value)}
+
+    def _sums(self, rewards: torch.Tensor) -> torch.Tensor:
+        # the sums are those of training; what is compared within a group is not looked at
+        options = AdvantageOptions(group_size=len(rewards), weights=self._weights, scale_rewards="none")
+        return compute_advantages(rewards, options=options).rewards
 
     def is_best(self, metrics: Mapping[str, float], *, step: int) -> bool:
         """Whether the policy of `step` is better than every one before, so that its checkpoint is kept."""

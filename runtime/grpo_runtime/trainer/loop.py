@@ -239,9 +239,9 @@ class Coordinator:
         )
 
     def _count_left_out(self, state: RunState, groups: StepGroups) -> dict[str, int]:
-        if self.run_config.environments is None:
-            return {}
         environment = environment_of(self.run_config)
+        if environment is None:
+            return {}
         return count_groups(
             state.left_out,
             left_out=map(environment, groups.left_out),
@@ -271,7 +271,7 @@ class Coordinator:
                 scorer=self.scorer,
                 measured={**seconds, **evaluated.metrics},
                 idle=idle,
-                environment=environment_of(self.run_config) if self.run_config.environments else None,
+                environment=environment_of(self.run_config),
             ),
             **self.saver.take_metrics(),
             "num_tokens": float(state.num_tokens),

@@ -76,9 +76,11 @@ class Environments:
         )
 
 
-def environment_of(run_config: RunConfig) -> Callable[[Group], str]:
-    """Gives the name of the environment that makes a group."""
-    specs = run_config.environments or ()
+def environment_of(run_config: RunConfig) -> Callable[[Group], str] | None:
+    """Gives the name of the environment that makes a group; None in a run without any."""
+    specs = run_config.environments
+    if specs is None:
+        return None
     names = [spec.name for spec in specs]
     place_of = _chosen(run_config.dataset.environment, names=names, weights=[spec.weight for spec in specs])
     return lambda group: names[place_of(group)]

@@ -26,15 +26,13 @@ from grpo_api.contract.environment import Env
 from grpo_runtime.errors import UserError
 from grpo_runtime.process import program_tree
 from grpo_runtime.process.line_worker import Lines, serve
-from grpo_runtime.rollouts.agents.result import result_of
+from grpo_runtime.rollouts.agents.result import MAX_QUOTED_CHARACTERS, result_of
 from grpo_runtime.rollouts.function.worker import Conversations
 
 GRACE_SECONDS = 3.0
 """How long a program whose time is over may take to end, before it is killed."""
 MAX_OUTPUT_BYTES = 64 << 10
 """Of standard output, and of standard error, the last so many are kept, and half of them handed on."""
-MAX_QUOTED_CHARACTERS = 1500
-"""So much of their ends is in an error."""
 MODEL_NAME = "policy"
 """Any name is answered."""
 UNTRAINED_KEY = "UNTRAINED_API_KEY"

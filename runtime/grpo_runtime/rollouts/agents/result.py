@@ -5,6 +5,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+MAX_QUOTED_CHARACTERS = 1500
+"""So much of the end of what an agent wrote is in an error."""
 _RESULT = ("reward", "state")
 
 

@@ -18,6 +18,7 @@ from grpo_runtime.gateway.gateway import Gateway
 from grpo_runtime.gateway.session import Limits, Session
 from grpo_runtime.process.line_worker import WorkerFailedError, WorkerProgram, shortened
 from grpo_runtime.rollouts.agents.kinds import AgentCode, AgentKind
+from grpo_runtime.rollouts.agents.result import MAX_QUOTED_CHARACTERS
 from grpo_runtime.rollouts.collect import Source
 from grpo_runtime.rollouts.function.function_process import FunctionProcess, OpenConversation, Said
 from grpo_runtime.rollouts.function.shared_process import HANG_SECONDS, SharedProcess, blocked_message
@@ -33,8 +34,6 @@ from grpo_runtime.rollouts.interface import (
 
 logger = logging.getLogger(__name__)
 
-_MOST_QUOTED_CHARACTERS = 1500
-"""Of what a program wrote, in an error."""
 _MOST_FAILURES = 10**6
 """Of a kind in an episode. Its process may write any number."""
 
@@ -231,7 +230,7 @@ class _Episodes:
         said = await self._last_output(episode)
         if not session.record.num_sequences:
             what = f"it got no answer within limits.seconds ({self._options.limits.seconds:g})"
-            wrote = output_in(said)[-_MOST_QUOTED_CHARACTERS:]
+            wrote = output_in(said)[-MAX_QUOTED_CHARACTERS:]
             raise self._failure(f"{what}, and wrote: {wrote}" if wrote else what, sample)
         return {"is_done": True, **said}
 
@@ -257,8 +256,7 @@ class _Episodes:
         return replace(sequences[0], branches=tuple(sequences[1:]))
 
     def _failure(self, what: str, sample: Sample) -> FunctionFailedError:
-        where = f"for {sample.row} in step {sample.group.step + 1}"
-        return FunctionFailedError(f"{self._options.field}: the agent failed {where}: {what}")
+        return FunctionFailedError(f"{self._options.field}: the agent failed {sample.where}: {what}")
 
 
 def _task(sample: Sample) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class SharedProcess:
         self.hang_seconds = hang_seconds
         self._process: asyncio.Task[FunctionProcess] | None = None
         """The newest one that all share, which may still be starting."""
-        self._second: asyncio.Task[FunctionProcess] | None = None
+        self._last: asyncio.Task[FunctionProcess] | None = None
         """The one that last tries share, while there are any."""
 
     async def __aenter__(self) -> Self:
@@ -36,7 +36,7 @@ class SharedProcess:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        found, self._process, self._second = (self._process, self._second), None, None
+        found, self._process, self._last = (self._process, self._last), None, None
         for starting in found:
             if starting is None:
                 continue
@@ -61,17 +61,15 @@ class SharedProcess:
         """A process for the last try to make one completion, without what the function has left in the
         process of its tries before. All such tries share it, and it ends with the last of them. Raises what
         `process` raises."""
-        if self._second is None or (self._second.done() and not _is_up(self._second)):
-            self._second = asyncio.create_task(self._start())
-        starting = self._second
+        starting = self._last = self._usable(self._last)
         process = await asyncio.shield(starting)
         try:
             with process.used():
                 yield process
         finally:
             if not process.is_used:
-                if self._second is starting:
-                    self._second = None
+                if self._last is starting:
+                    self._last = None
                 await process.close(why="the last tries are over")
 
     @asynccontextmanager
@@ -95,10 +93,15 @@ class SharedProcess:
             raise
 
     async def _running(self) -> FunctionProcess:
-        if self._process is None or (self._process.done() and not _is_up(self._process)):
-            self._process = asyncio.create_task(self._start())
+        self._process = self._usable(self._process)
         # for all who wait for it
         return await asyncio.shield(self._process)
+
+    def _usable(self, newest: "asyncio.Task[FunctionProcess] | None") -> "asyncio.Task[FunctionProcess]":
+        """This one, which may still be starting; where it has ended, or there is none, another one."""
+        if newest is None or (newest.done() and not _is_up(newest)):
+            return asyncio.create_task(self._start())
+        return newest
 
     async def _start(self) -> FunctionProcess:
         process = FunctionProcess(self._program)

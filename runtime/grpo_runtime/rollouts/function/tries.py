@@ -19,8 +19,6 @@ logger = logging.getLogger(__name__)
 
 PAUSES_SECONDS = (5.0, 30.0)
 """Before each other try to make a completion: what the function waits for may come back."""
-
-
 MOST_ALONE = 4
 """How many completions have processes of their own at a time."""
 MOST_FAILED_ALONE = 8
@@ -43,6 +41,11 @@ class Sample:
     @property
     def row(self) -> str:
         return f"row {self.group.prompt.index + 1} of the dataset"
+
+    @property
+    def where(self) -> str:
+        """Which one it is, as a part of a sentence."""
+        return f"for {self.row} in step {self.group.step + 1}"
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ class _Turns:
             raise _failure(said, sample)
         added, max_tokens = said.get("added"), said.get("max_tokens")
         if not _is_added(added) or type(max_tokens) not in (int, type(None)):
-            raise _no_next_turn(_where(sample), WorkerFailedError(f"its process wrote {shortened(said)}"))
+            raise _no_next_turn(sample.where, WorkerFailedError(f"its process wrote {shortened(said)}"))
         for each in added:
             transcript.add(self._function.encode(each))
         return None if said.get("is_done") else transcript.next_turn(max_tokens)
@@ -150,7 +150,7 @@ async def _in_time(way: Awaitable[T], sample: Sample) -> T:
     try:
         return await way
     except WorkerFailedError as error:
-        raise _no_next_turn(_where(sample), error) from error
+        raise _no_next_turn(sample.where, error) from error
 
 
 def _is_added(found: object) -> TypeGuard[list[str | list[int]]]:
@@ -159,10 +159,6 @@ def _is_added(found: object) -> TypeGuard[list[str | list[int]]]:
         isinstance(each, str) or (isinstance(each, list) and all(type(token) is int for token in each))
         for each in found
     )
-
-
-def _where(sample: Sample) -> str:
-    return f"for {sample.row} in step {sample.group.step + 1}"
 
 
 def _no_next_turn(where: str, error: WorkerFailedError) -> FunctionFailedError:
@@ -185,7 +181,7 @@ def _given(sample: Sample) -> dict[str, Any]:
 def _finished(transcript: Transcript, sample: Sample) -> Rollout:
     if transcript.num_turns == 0:
         raise FunctionFailedError(
-            f"{FIELD}: the function has sampled no turn {_where(sample)} before it ended or "
+            f"{FIELD}: the function has sampled no turn {sample.where} before it ended or "
             "sampling.maxTokens was reached: call conversation.sample first"
         )
     return transcript.rollout()
@@ -194,5 +190,5 @@ def _finished(transcript: Transcript, sample: Sample) -> Rollout:
 def _failure(said: Said, sample: Sample) -> FunctionFailedError:
     logger.warning("%s: the function raised %s\n%s", FIELD, said["error"], said.get("traceback"))
     return FunctionFailedError(
-        f"{FIELD}: the function raised {said['error']} {_where(sample)}: catch what a tool may raise"
+        f"{FIELD}: the function raised {said['error']} {sample.where}: catch what a tool may raise"
     )
