@@ -8,6 +8,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from grpo_runtime.gateway.chat_request import ChatRequest
+from grpo_runtime.gateway.replies import UNREADABLE_CALL
 from grpo_runtime.gateway.session import Answer
 
 Json = dict[str, Any]
@@ -31,7 +32,7 @@ def chat_answer(answer: Answer, *, head: AnswerHead, tokenizer: PreTrainedTokeni
     choice: Json = {
         "index": 0,
         "message": answer.message,
-        "finish_reason": answer.finish_reason,
+        **_end(answer),
         "logprobs": {"content": _logprobs(answer, tokenizer)} if chat.has_logprobs else None,
     }
     body = head.json(answer, kind="chat.completion")
@@ -55,7 +56,7 @@ def chat_events(answer: Answer, *, head: AnswerHead, tokenizer: PreTrainedTokeni
     if chat.has_token_ids:
         begin["token_ids"] = list(answer.completion_ids)
         first["prompt_token_ids"] = list(answer.turn.prompt_ids)
-    end = {"index": 0, "delta": {}, "finish_reason": answer.finish_reason}
+    end = {"index": 0, "delta": {}, **_end(answer)}
     yield _event(first)
     yield _event({**of_all, "choices": [end]})
     if chat.has_usage_in_stream:
@@ -82,6 +83,12 @@ def generate_answer(answer: Answer, *, answer_id: str) -> Json:
 def _chat(answer: Answer) -> ChatRequest:
     assert isinstance(answer.turn.asked, ChatRequest), "the call brought tokens"
     return answer.turn.asked
+
+
+def _end(answer: Answer) -> Json:
+    """What a choice says of how it ended."""
+    unreadable = {UNREADABLE_CALL: True} if answer.is_unreadable_call else {}
+    return {"finish_reason": answer.finish_reason, **unreadable}
 
 
 def _usage(answer: Answer) -> Mapping[str, int]:

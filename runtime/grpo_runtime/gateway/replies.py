@@ -2,9 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from grpo_runtime.gateway.chat_template import Message
+if TYPE_CHECKING:  # it imports tokenizers, and workers need a name alone
+    from grpo_runtime.gateway.chat_template import Message
+
+UNREADABLE_CALL = "unreadable_call"
+"""A choice of an answer has it, as true, where its message was meant as a call that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,8 @@ class Reply:
     content: str
     reasoning: str = ""
     calls: tuple[Call, ...] = ()
+    is_unreadable_call: bool = False
+    """Whether it is meant as a call of a tool, and none can be read in it."""
 
     def message(self, *, number: int) -> dict[str, Any]:
         """The message of the assistant. `number` is that of the call within its session, and makes the ids of
@@ -45,7 +51,7 @@ class Reply:
 class ReplyReader(Protocol):
     """Reads completions as those of one model are to be read."""
 
-    def read(self, text: str, *, token_ids: Sequence[int], tools: Sequence[Message]) -> Reply:
+    def read(self, text: str, *, token_ids: Sequence[int], tools: "Sequence[Message]") -> Reply:
         """The reply that a completion is. `text` may be cut at a stop string. What cannot be read stays in
         the content."""
         ...
@@ -54,6 +60,6 @@ class ReplyReader(Protocol):
 class PlainReplies:
     """Replies that are text alone, with thoughts and calls in it as they were sampled."""
 
-    def read(self, text: str, *, token_ids: Sequence[int], tools: Sequence[Message]) -> Reply:
+    def read(self, text: str, *, token_ids: Sequence[int], tools: "Sequence[Message]") -> Reply:
         """The text is the content."""
         return Reply(text)

@@ -71,6 +71,8 @@ class Answer:
     message: Message
     """Empty where the call brought tokens."""
     finish_reason: str
+    is_unreadable_call: bool = False
+    """Whether the message was meant as a call of a tool that cannot be read. What was cut is not."""
     completion_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
 
@@ -97,6 +99,8 @@ class Session:
     written anew, as a plain server of chats does."""
     overridden: dict[str, int] = field(default_factory=dict)
     """Parameter -> how many calls that were answered asked for another value than the job's."""
+    num_unreadable_calls: int = 0
+    """Answers that were meant as a call of a tool that cannot be read."""
     is_cut: bool = False
     """Whether it came to a limit, of its own or of the model's context."""
 
@@ -146,7 +150,7 @@ class Session:
         """The answer of a turn whose completion was sampled; what is trained has grown by it. `seconds` are
         those since it has begun."""
         finish_reason, message = "stop" if rollout.is_terminated else "length", {}
-        exchange = None
+        exchange, is_unreadable_call = None, False
         if isinstance(turn.asked, ChatRequest):
             text = _before_stop(self.model.decoder.text(rollout.completion_ids), turn.asked.stop)
             reply = self.model.replies.read(text, token_ids=rollout.completion_ids, tools=turn.asked.tools)
@@ -155,16 +159,19 @@ class Session:
             self._exchanges.append(exchange)
             if reply.calls and rollout.is_terminated:
                 finish_reason = "tool_calls"
+            is_unreadable_call = reply.is_unreadable_call and rollout.is_terminated
         # last: what could not be read is asked again, and must not be trained twice
         self.record.take(rollout)
         sampling = seconds if rollout.sampling_seconds is None else rollout.sampling_seconds
         self._answered.append(_Answered(exchange, seconds, max(0.0, seconds - sampling)))
         for name in turn.asked.overridden:
             self.overridden[name] = self.overridden.get(name, 0) + 1
+        self.num_unreadable_calls += is_unreadable_call
         return Answer(
             turn=turn,
             message=message,
             finish_reason=finish_reason,
+            is_unreadable_call=is_unreadable_call,
             completion_ids=rollout.completion_ids,
             logprobs=rollout.rollout_logprobs,
         )

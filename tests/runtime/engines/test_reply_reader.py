@@ -23,7 +23,7 @@ CALL = '<tool_call>\n{"name":"add","arguments":{"a":1}}\n</tool_call>'
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
     made = chat_tokenizer()
-    made.add_tokens(["<tool_call>", "</tool_call>", "<think>", "</think>"])
+    made.add_tokens(["<tool_call>", "</tool_call>", "<think>", "</think>", "<|python_tag|>"])
     return made
 
 
@@ -59,6 +59,41 @@ def test_thoughts_text_and_calls_are_told_apart(tokenizer: PreTrainedTokenizerFa
 def test_what_is_no_call_stays_text(tokenizer: PreTrainedTokenizerFast, text: str, tools: Sequence[Any]):
     reply = read(tokenizer, text, tools=tools, tool_call_parser="hermes")
     assert (reply.content, reply.calls) == (text, ())
+
+
+BROKEN = '<tool_call>\n{"name": "add", "argum\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("parser", "text", "is_unreadable"),
+    [
+        ("hermes", BROKEN, True),
+        ("hermes", f"{CALL}\n{BROKEN}", True),
+        ("hermes", '<tool_call>\n{"name": "add", "arguments": {"a": "\\ud83d"}}\n</tool_call>', True),
+        ("hermes", "a < b, and so is <tool", False),
+        ("hermes", CALL, False),
+        ("qwen3_coder", CALL, True),  # what another model would write
+        ("qwen3_coder", "It is 3.", False),
+        ("llama3_json", '{"name":"add", "parameters": {"a"', True),
+        ("llama3_json", "It is 3.", False),
+        # vLLM has no grammar of its calls: nobody knows
+        ("pythonic", "[add(a=1", False),
+    ],
+)
+def test_a_call_that_cannot_be_read_is_known_by_the_text_with_which_vllm_says_that_calls_begin(
+    tokenizer: PreTrainedTokenizerFast, parser: str, text: str, is_unreadable: bool
+):
+    assert read(tokenizer, text, tool_call_parser=parser).is_unreadable_call is is_unreadable
+    # nothing could be called
+    assert not read(tokenizer, text, tools=(), tool_call_parser=parser).is_unreadable_call
+
+
+def test_a_call_that_is_only_thought_of_is_no_call(tokenizer: PreTrainedTokenizerFast):
+    for behind, is_unreadable in (("It is 3.", False), (BROKEN, True)):
+        text = f"<think>\nI could write {BROKEN}\n</think>\n\n{behind}"
+        reply = read(tokenizer, text, tool_call_parser="hermes", reasoning_parser="deepseek_r1")
+        assert (reply.content.strip(), reply.is_unreadable_call) == (behind, is_unreadable)
+        assert not read(tokenizer, text, reasoning_parser="deepseek_r1").is_unreadable_call
 
 
 def test_without_parsers_a_reply_is_its_text(tokenizer: PreTrainedTokenizerFast):

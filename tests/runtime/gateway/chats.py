@@ -61,7 +61,7 @@ class HermesReplies:
         try:
             objects = [json.loads(call.split("</tool_call>")[0]) for call in calls]
         except ValueError:
-            return Reply(text)
+            return Reply(text, is_unreadable_call=True)
         found = (Call(call["name"], json.dumps(call["arguments"])) for call in objects)
         return Reply(content.strip(), calls=tuple(found))
 

@@ -74,6 +74,7 @@ async def test_a_plain_call_is_answered_with_its_tokens_and_logprobs():
     answer = await Served().play(session(), agent)
     [choice] = answer.choices
     assert (choice.message.content, choice.finish_reason) == ("5", "stop")
+    assert "unreadable_call" not in choice.model_extra
     assert choice.model_extra["token_ids"] == list(written(f"5{END}"))
     assert answer.model_extra["prompt_token_ids"] == list(
         tokens("<|im_start|>user\nGuess.<|im_end|>\n<|im_start|>assistant\n")
@@ -101,6 +102,22 @@ async def test_a_streamed_call_has_the_same_message_and_usage():
     finish_reasons = [choice.finish_reason for chunk in chunks for choice in chunk.choices]
     assert finish_reasons == [None, "tool_calls"]
     assert chunks[-1].usage == whole.usage
+
+
+async def test_a_client_may_see_that_a_call_cannot_be_read_and_its_message_is_the_text():
+    async def agent(client: openai.AsyncOpenAI) -> Any:
+        options = {"model": "policy", "messages": [USER], "tools": [ADD]}
+        stream = await client.chat.completions.create(**options, stream=True)
+        choices = [choice async for chunk in stream for choice in chunk.choices]
+        answer = await client.chat.completions.create(**options)
+        return choices, answer.choices[0]
+
+    found = session()
+    streamed, whole = await Served(lambda _: f"<tool_call>{{add{END}").play(found, agent)
+    for choice in (streamed[-1], whole):
+        assert (choice.finish_reason, choice.model_extra["unreadable_call"]) == ("stop", True)
+    assert (whole.message.content, whole.message.tool_calls) == ("<tool_call>{add", None)
+    assert found.num_unreadable_calls == 2
 
 
 async def test_a_loop_with_a_tool_is_one_sequence():

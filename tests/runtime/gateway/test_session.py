@@ -255,6 +255,18 @@ def test_a_call_that_asks_for_other_parameters_is_counted_once_it_is_answered():
     assert found.overridden == {"temperature": 1, "tool_choice": 2}
 
 
+def test_a_call_that_cannot_be_read_stays_text_and_is_counted_unless_it_was_cut():
+    found = session(limits=Limits(tokens=40))
+    broken = f'<tool_call>{{"name": "add{END}'
+    first = asked(found, [USER], broken, tools=[ADD])
+    assert (first.is_unreadable_call, first.finish_reason) == (True, "stop")
+    assert first.message == {"role": "assistant", "content": '<tool_call>{"name": "add'}
+    readable = asked(found, [USER], f"5{END}", tools=[ADD])
+    cut = asked(found, [USER], f"<tool_call>{'{' * 40}{END}", tools=[ADD])
+    assert (cut.finish_reason, cut.is_unreadable_call, readable.is_unreadable_call) == ("length", False, False)
+    assert found.num_unreadable_calls == 1
+
+
 def test_a_session_knows_what_was_new_in_each_call_where_its_tokens_are_and_how_long_it_waited():
     """A chat that goes on twice from the same reply, one that is new, and a call that brings tokens."""
     found = session()

@@ -199,6 +199,7 @@ class _Episodes:
         of_rank_0 = {
             EpisodeFailure.LIMIT.value: int(is_cut),
             EpisodeFailure.ENVIRONMENT.value: sample.num_failures,
+            EpisodeFailure.POLICY.value: session.num_unreadable_calls,
         }
         failures |= {kind: failures.get(kind, 0) + num for kind, num in of_rank_0.items() if num}
         rollout = self._rollout(session, sample, is_cut=is_cut)

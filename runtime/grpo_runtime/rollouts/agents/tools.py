@@ -5,6 +5,8 @@ those of MCP servers. The last line of an episode counts what the policy was tol
 failures of tools:
 
     {"id": 7, "reward": 1.0, "state": null, "is_done": true, "failures": {"policy": 2, "tool": 1}}
+
+Calls that cannot be read are told, too, and counted by the gateway, as those of every agent are.
 """
 
 import logging
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from openai import RateLimitError
 
 from grpo_runtime.errors import UserError
+from grpo_runtime.gateway.replies import UNREADABLE_CALL
 from grpo_runtime.process.user_code import load_either
 from grpo_runtime.rollouts.agents.result import result_of
 from grpo_runtime.rollouts.agents.toolset import (
@@ -35,6 +38,12 @@ if TYPE_CHECKING:  # its import takes long, and most environments have no server
     from grpo_runtime.rollouts.agents.mcp_servers import McpServers
 
 logger = logging.getLogger(__name__)
+
+_CANNOT_BE_READ = {
+    "role": "user",
+    "content": "Error: no tool was called, because the call cannot be read: write it in the form of your tools",
+}
+"""It answers no call, so it is no message of a tool."""
 
 
 def main(arguments: list[str]) -> int:
@@ -127,6 +136,9 @@ class ToolPlayer:
             except RateLimitError:
                 return
             choice = answer.choices[0]
+            if (choice.model_extra or {}).get(UNREADABLE_CALL):
+                messages += [choice.message, _CANNOT_BE_READ]
+                continue
             if choice.finish_reason != "tool_calls":
                 return
             messages.append(choice.message)

@@ -97,6 +97,12 @@ async def test_what_agents_sample_is_trained_and_what_games_and_tools_say_is_not
     assert [request.seed for request in policy.requests].count(SEEDS[0]) == 3
 
 
+async def test_an_agent_whose_policy_writes_a_call_that_cannot_be_read_gets_its_text_and_it_is_counted():
+    for episode in await play("adds", Policy(lambda _: f"<tool_call>{{add{END}")):
+        assert chat_tokenizer().decode(episode.completion_ids) == f"<tool_call>{{add{END}"
+        assert episode.calls is not None and episode.calls.failures == {"policy": 1}
+
+
 async def test_reward_functions_see_the_chats_of_an_episode_and_its_state_and_nothing_of_a_judge_is_trained():
     policy = Policy(lambda prompt: f"7{END}" if "Score 0." in prompt else counts_up(prompt))
     states, judged = await play_each(("tells_its_state", "asks_a_judge"), policy)

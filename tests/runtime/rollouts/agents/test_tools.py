@@ -92,6 +92,15 @@ async def test_broken_calls_and_tools_that_fail_are_told_to_the_policy_and_count
     ]
 
 
+async def test_a_call_that_cannot_be_read_is_told_and_the_chat_goes_on():
+    """The gateway counts it."""
+    client = ScriptedClient("<tool_call>{", [("up", '{"by": 3}')], "There.")
+    assert await played(player_of("Counter"), client) == {"reward": 1.0, "state": None, "failures": {}}
+    assert client.messages[2]["role"] == "user"
+    assert client.messages[2]["content"].startswith("Error: no tool was called, because the call cannot be ")
+    assert client.told == ["3"]
+
+
 async def test_a_limit_ends_the_loop_and_the_reward_is_asked():
     """The client's script ends with a refused call."""
     assert (await played(player_of("Counter"), ScriptedClient([("up", '{"by": 3}')])))["reward"] == 1.0
@@ -186,6 +195,18 @@ async def test_an_episode_of_tools_is_one_sequence_and_a_limit_cuts_it_with_its_
         assert episode.calls.failures == {"policy": 1, "limit": 1}
         assert text_of(episode).count("<tool_response>") == 3
         assert "Guess. Count to 3." in chat_tokenizer().decode(episode.prompt_ids)
+
+
+async def test_calls_that_cannot_be_read_are_failures_of_the_policy_and_what_it_is_told_is_one_chat():
+    def says(prompt: str) -> str:
+        if "Error: no tool was called" not in prompt:
+            return f'<tool_call>{{"name": "up{END}'
+        return called("up", by=3) if "Error: the arg" in prompt else called("up", by="far")
+
+    for episode in await episodes_of(Policy(says), function="tool_examples:Counter", limits=Limits(turns=3)):
+        assert (episode.returned, len(episode.sequences)) == (1.0, 1)
+        assert episode.calls is not None
+        assert episode.calls.failures == {"policy": 2, "limit": 1}
 
 
 async def test_functions_and_a_server_are_one_set_of_tools_and_no_process_is_left():

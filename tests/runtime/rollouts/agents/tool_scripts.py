@@ -14,7 +14,8 @@ Said = str | list[tuple[str, str]]
 
 
 class ScriptedClient:
-    """A client whose answers are a script: texts, and calls of tools. Behind its end a limit refuses."""
+    """A client whose answers are a script: texts, of which one with <tool_call> is a call that cannot be
+    read, and calls of tools. Behind its end a limit refuses."""
 
     def __init__(self, *script: Said, finish_reason: str | None = None) -> None:
         self.messages: list[Any] = []
@@ -39,7 +40,9 @@ class ScriptedClient:
         ]
         reason = self._finish_reason or ("tool_calls" if calls else "stop")
         message = SimpleNamespace(role="assistant", tool_calls=calls or None)
-        return SimpleNamespace(choices=[SimpleNamespace(message=message, finish_reason=reason)])
+        more = {"unreadable_call": True} if "<tool_call>" in said else None
+        choice = SimpleNamespace(message=message, finish_reason=reason, model_extra=more)
+        return SimpleNamespace(choices=[choice])
 
     @property
     def told(self) -> list[str]:
