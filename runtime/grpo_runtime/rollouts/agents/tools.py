@@ -9,14 +9,13 @@ failures of tools:
 Calls that cannot be read are told, too, and counted by the gateway, as those of every agent are.
 """
 
-import logging
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
-from openai import RateLimitError
+from openai import BadRequestError, RateLimitError
 
 from grpo_runtime.errors import UserError
 from grpo_runtime.gateway.replies import UNREADABLE_CALL
@@ -36,8 +35,6 @@ from grpo_runtime.rollouts.agents.worker import Episode, Task, serve_episodes
 
 if TYPE_CHECKING:  # its import takes long, and most environments have no servers
     from grpo_runtime.rollouts.agents.mcp_servers import McpServers
-
-logger = logging.getLogger(__name__)
 
 _CANNOT_BE_READ = {
     "role": "user",
@@ -124,8 +121,10 @@ class ToolPlayer:
     async def _chat(
         self, episode: Episode, messages: list[Any], calls: Mapping[str, Call], failures: Counter[str]
     ) -> None:
-        """Until a reply calls nothing, is cut, or a limit refuses the next one."""
+        """Until a reply calls nothing, is cut, or a limit refuses the next one. A chat that is refused as
+        wrong ends, too, where a reply has made it so. Raises BadRequestError where the first one is."""
         tools = [tool.json for tool in self._tools.values()]
+        num_first = len(messages)
         while True:
             try:
                 answer = await episode.client.chat.completions.create(
@@ -134,6 +133,11 @@ class ToolPlayer:
                     tools=tools,  # type: ignore[arg-type]
                 )
             except RateLimitError:
+                return
+            except BadRequestError:
+                if len(messages) == num_first:
+                    raise
+                failures["policy"] += 1
                 return
             choice = answer.choices[0]
             if (choice.model_extra or {}).get(UNREADABLE_CALL):

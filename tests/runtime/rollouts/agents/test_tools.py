@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from chats import END, chat_tokenizer
+from openai import BadRequestError
 from playing import SEEDS, Policy, group_of, play_groups, whole
 from tool_scripts import ScriptedClient, played
 
@@ -104,6 +105,18 @@ async def test_a_call_that_cannot_be_read_is_told_and_the_chat_goes_on():
 async def test_a_limit_ends_the_loop_and_the_reward_is_asked():
     """The client's script ends with a refused call."""
     assert (await played(player_of("Counter"), ScriptedClient([("up", '{"by": 3}')])))["reward"] == 1.0
+
+
+async def test_a_chat_that_is_refused_behind_a_reply_ends_as_a_failure_of_the_policy_with_its_reward():
+    for client in (ScriptedClient([("up", '{"by": 3}')], None), ScriptedClient("<tool_call>{", None)):
+        said = await played(player_of("Counter"), client)
+        assert said["failures"] == {"policy": 1}
+        assert said["reward"] == float(client.told == ["3"])
+
+
+async def test_a_chat_that_is_refused_before_any_reply_is_a_failure_of_the_environment():
+    with pytest.raises(BadRequestError, match="no such token"):
+        await played(player_of("Counter"), ScriptedClient(None))
 
 
 async def test_a_reply_that_was_cut_ends_the_loop_with_its_calls_unmade():

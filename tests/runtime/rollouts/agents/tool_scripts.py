@@ -5,17 +5,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
-from openai import RateLimitError
+from openai import BadRequestError, RateLimitError
 
 from grpo_runtime.rollouts.agents.tools import ToolPlayer
 from grpo_runtime.rollouts.agents.worker import Episode, Task
 
-Said = str | list[tuple[str, str]]
+Said = str | list[tuple[str, str]] | None
 
 
 class ScriptedClient:
     """A client whose answers are a script: texts, of which one with <tool_call> is a call that cannot be
-    read, and calls of tools. Behind its end a limit refuses."""
+    read, and calls of tools. None is no answer, but that the call is refused as wrong, and behind the end
+    of the script a limit refuses."""
 
     def __init__(self, *script: Said, finish_reason: str | None = None) -> None:
         self.messages: list[Any] = []
@@ -26,10 +27,12 @@ class ScriptedClient:
 
     async def create(self, *, model: str, messages: Sequence[Any], tools: Sequence[Any]) -> Any:
         self.messages, self.tools = [*messages], [*tools]
+        request = httpx.Request("POST", "http://gateway")
         if not self._script:
-            request = httpx.Request("POST", "http://gateway")
             raise RateLimitError("limits.turns", response=httpx.Response(429, request=request), body=None)
         said = self._script.pop(0)
+        if said is None:
+            raise BadRequestError("no such token", response=httpx.Response(400, request=request), body=None)
         calls = [
             SimpleNamespace(
                 id=f"{place}",
