@@ -34,6 +34,7 @@ from grpo_api.v1alpha1.status import ConditionType
 from grpo_runtime.algorithm.advantages import compute_advantages, reward_metrics
 from grpo_runtime.algorithm.losses import compute_loss
 from grpo_runtime.algorithm.types import AdvantageOptions, Denominators, LossInputs
+from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.engines.colocated.rank_engine import PHASES
 from grpo_runtime.engines.routes import ROUTES, Access
 from grpo_runtime.report.metrics import (
@@ -46,7 +47,8 @@ from grpo_runtime.report.metrics import (
 )
 from grpo_runtime.report.overlap import IdleEngines, wait_metrics
 from grpo_runtime.rollouts import async_stream
-from grpo_runtime.rollouts.interface import AgentCalls, AgentTurn, Rollout, SyncReport
+from grpo_runtime.rollouts.group import Group
+from grpo_runtime.rollouts.interface import AgentCalls, AgentTurn, GenerateRequest, Rollout, SyncReport
 from grpo_runtime.rollouts.journal.journal import CHECKSUM, DIFFERS, REPLAYED
 from grpo_runtime.rollouts.stream import FILTERED, GENERATED, GENERATED_REWARD, ROUNDS
 from grpo_runtime.trainer.algorithm_options import loss_options
@@ -205,7 +207,8 @@ def metric_names() -> set[str]:
         *divided(),
         *scored(),
         *completion_metrics([rollout()]),
-        *environment_metrics([episode()], [1.0]),
+        *environment_metrics([group()], environment=lambda _: "NAME"),
+        *environment_rewards([episode()], [1.0]),
         *sync_metrics(SYNC),
         *asynchronous(),
         *(
@@ -298,6 +301,12 @@ def episode() -> Rollout:
     turn = AgentTurn(sequence=0, start=0, end=1, seconds=0.0, waited_seconds=0.0)
     calls = AgentCalls(environment="NAME", turns=[turn], overridden={"FIELD": 1}, failures={"KIND": 1})
     return replace(rollout(), calls=calls)
+
+
+def group() -> Group:
+    prompt = Prompt(index=0, content="", columns={})
+    requests = [GenerateRequest((1,), seed=0)]
+    return Group(step=0, number=0, prompt=prompt, requests=requests, rollouts=[episode()])
 
 
 def divided() -> set[str]:

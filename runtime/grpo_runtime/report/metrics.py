@@ -10,13 +10,14 @@ import re
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from grpo_runtime.report.phases import ENGINES, PAUSED, RATE, SENT_BYTES, UPDATE_RATIO
 
 if TYPE_CHECKING:  # it imports torch, and a pool of reward functions needs the names alone
-    from grpo_runtime.rollouts.interface import Rollout, SyncReport
+    from grpo_runtime.rollouts.group import Group
+    from grpo_runtime.rollouts.interface import AgentTurn, Rollout, SyncReport
 
 METRICS = {
     "reward": "mean of the weighted sum of all rewards",
@@ -102,9 +103,13 @@ METRICS = {
         "checksum of all tokens of the step: two runs are the same up to the first step where it differs"
     ),
     "env/NAME/reward": (
-        "with `environments`, this and the following of each: mean of `reward` over its episodes"
+        "with `environments`, this and the following of each: mean of `reward` over its episodes that are "
+        "trained on"
     ),
-    "env/NAME/mean_turns": "calls of an episode that were answered",
+    "env/NAME/mean_turns": (
+        "calls of an episode that were answered; this and the following up to `failures` are over all "
+        "episodes that were finished for the step, also in groups that were filtered or left out"
+    ),
     "env/NAME/mean_sequences": (
         "sequences of an episode: 1 where each of its calls goes on from the one before"
     ),
@@ -115,13 +120,13 @@ METRICS = {
         "Colocated were still at other calls"
     ),
     "env/NAME/overridden/FIELD": (
-        "calls of the step that asked for another value of this field than the job's; those that are 0 are "
-        "left out"
+        "calls that asked for another value of this field than the job's; those that are 0 are left out"
     ),
     "env/NAME/failures/KIND": (
-        "failures in the episodes of the step: of the `policy` (a call that nobody can read), of a `tool`, "
-        "of the `environment` (the agent raised, was late or lost its process, and the episode was begun "
-        "again), and of a `limit`, at which an episode was cut; those that are 0 are left out"
+        "failures in these episodes: of the `policy` (a call that nobody can read), of a `tool`, of the "
+        "`environment` (the agent raised, was late or lost its process, and the episode was begun again, or "
+        "given up, which counts here, too), and of a `limit`, at which an episode was cut; those that are 0 "
+        "are left out"
     ),
     "env/NAME/left_out_in_a_row": (
         "newest groups of an environment, one after the other, that were left out; it is there only while "
@@ -300,26 +305,42 @@ def completion_metrics(rollouts: "Sequence[Rollout]") -> dict[str, float]:
     }
 
 
-def environment_metrics(rollouts: "Sequence[Rollout]", rewards: Sequence[float]) -> dict[str, float]:
-    """What each environment has made of its episodes; empty where no agent made any. `rewards` are as in
-    `environment_rewards`."""
-    metrics = environment_rewards(rollouts, rewards)
-    for name, episodes in _by_environment(rollouts).items():
+def environment_metrics(
+    groups: "Iterable[Group]", *, environment: "Callable[[Group], str]"
+) -> dict[str, float]:
+    """What each environment has made of these groups, by the name that `environment` gives for one: of its
+    episodes that are finished, and the failures of those that were given up, too."""
+    of_environments: dict[str, list[Group]] = {}
+    for group in groups:
+        of_environments.setdefault(environment(group), []).append(group)
+    metrics: dict[str, float] = {}
+    for name, found in sorted(of_environments.items()):
+        episodes = [rollout for group in found for rollout in group.finished]
         calls = [rollout.calls for rollout in episodes if rollout.calls is not None]
-        turns = [turn for of in calls for turn in of.turns]
         overridden = sum((Counter(of.overridden) for of in calls), Counter[str]())
-        failures = sum((Counter(of.failures) for of in calls), Counter[str]())
+        counts = [of.failures for of in calls]
+        counts += [given_up.failures for group in found for given_up in group.given_up]
+        failures = sum(map(Counter, counts), Counter[str]())
         values = {
-            "mean_turns": len(turns) / len(calls),
-            "mean_sequences": sum(len(rollout.sequences) for rollout in episodes) / len(episodes),
-            "turn_tokens": sum(turn.end - turn.start for turn in turns) / len(turns),
-            "turn_seconds": sum(turn.seconds for turn in turns) / len(turns),
-            "turn_waited_seconds": sum(turn.waited_seconds for turn in turns) / len(turns),
+            **_turn_metrics([turn for of in calls for turn in of.turns], episodes),
             **{f"overridden/{field}": float(num) for field, num in sorted(overridden.items())},
             **{f"failures/{kind}": float(num) for kind, num in sorted(failures.items())},
         }
         metrics |= {f"env/{name}/{what}": value for what, value in values.items()}
     return metrics
+
+
+def _turn_metrics(turns: "Sequence[AgentTurn]", episodes: "Sequence[Rollout]") -> dict[str, float]:
+    """Those of all turns of these episodes; empty where none was finished."""
+    if not turns:
+        return {}
+    return {
+        "mean_turns": len(turns) / len(episodes),
+        "mean_sequences": sum(len(rollout.sequences) for rollout in episodes) / len(episodes),
+        "turn_tokens": sum(turn.end - turn.start for turn in turns) / len(turns),
+        "turn_seconds": sum(turn.seconds for turn in turns) / len(turns),
+        "turn_waited_seconds": sum(turn.waited_seconds for turn in turns) / len(turns),
+    }
 
 
 def environment_rewards(rollouts: "Sequence[Rollout]", rewards: Sequence[float]) -> dict[str, float]:
@@ -330,14 +351,6 @@ def environment_rewards(rollouts: "Sequence[Rollout]", rewards: Sequence[float])
         if rollout.calls is not None and not math.isnan(reward):
             given.setdefault(rollout.calls.environment, []).append(reward)
     return {f"env/{name}/reward": sum(found) / len(found) for name, found in sorted(given.items())}
-
-
-def _by_environment(rollouts: "Sequence[Rollout]") -> "dict[str, list[Rollout]]":
-    found: dict[str, list[Rollout]] = {}
-    for rollout in rollouts:
-        if rollout.calls is not None:
-            found.setdefault(rollout.calls.environment, []).append(rollout)
-    return found
 
 
 def sync_metrics(sync: "SyncReport") -> dict[str, float]:

@@ -150,6 +150,11 @@ class GivenUp:
     num_tries: int = field(default=0, compare=False)
     """How many tries have failed."""
 
+    @property
+    def failures(self) -> Mapping[str, int]:
+        """As those of AgentCalls: what fails a try is the environment's."""
+        return {EpisodeFailure.ENVIRONMENT.value: self.num_tries}
+
 
 OnFinished = Callable[[int, Rollout], None]
 """Takes a sample as soon as it is finished, with the index of its request. Called in any thread, once for

@@ -58,6 +58,11 @@ class StepGroups:
     sampler: dict[str, Any]
     """State of the sampler once the step is trained."""
 
+    @property
+    def all_sampled(self) -> Sequence[Group]:
+        """Those that were sampled for it, whatever became of them."""
+        return (*self.sampled, *self.left_out)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:

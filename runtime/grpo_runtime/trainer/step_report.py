@@ -1,8 +1,7 @@
 """What a step reports: its metrics, and its completions as people read them."""
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
@@ -11,11 +10,16 @@ from grpo_api.contract.learning_signal import Lack
 from grpo_runtime.algorithm.advantages import Advantages, reward_metrics
 from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.report.episodes import Episode, EpisodeTurn, Said
-from grpo_runtime.report.metrics import completion_metrics, environment_metrics, sync_metrics
+from grpo_runtime.report.metrics import (
+    completion_metrics,
+    environment_metrics,
+    environment_rewards,
+    sync_metrics,
+)
 from grpo_runtime.report.overlap import IdleEngines, wait_metrics
 from grpo_runtime.report.samples import Sample
 from grpo_runtime.rollouts.group import Group, completions_of, rewards_of
-from grpo_runtime.rollouts.interface import AgentCalls, EpisodeFailure, Rollout
+from grpo_runtime.rollouts.interface import AgentCalls, Rollout
 from grpo_runtime.rollouts.journal.journal import REPLAYED
 from grpo_runtime.rollouts.scoring import Scorer
 from grpo_runtime.rollouts.stream import StepGroups
@@ -64,9 +68,9 @@ def step_metrics(
     # a user's own metric may be NaN, which no report can hold
     values = {name: value for name, value in values.items() if math.isfinite(value)}
     values |= completion_metrics(completions)
-    values |= environment_metrics(completions, learned.advantages.rewards.tolist())
+    values |= environment_rewards(completions, learned.advantages.rewards.tolist())
     if environment is not None:
-        values |= failures_with_given_up(values, (*groups.sampled, *groups.left_out), environment=environment)
+        values |= environment_metrics(groups.all_sampled, environment=environment)
     values |= _failure_metrics(groups)
     values |= sync_metrics(groups.sync) if groups.sync else {}
     if not values.get(REPLAYED):
@@ -78,21 +82,9 @@ def step_metrics(
     return values
 
 
-def failures_with_given_up(
-    values: Mapping[str, float], groups: Iterable[Group], *, environment: Callable[[Group], str]
-) -> dict[str, float]:
-    """The failures of environments with those of episodes that were given up, which no metric of an episode
-    counts."""
-    num_tries = Counter[str]()
-    for group in groups:
-        metric = f"env/{environment(group)}/failures/{EpisodeFailure.ENVIRONMENT}"
-        num_tries[metric] += sum(found.num_tries for found in group.given_up)
-    return {metric: values.get(metric, 0.0) + num for metric, num in num_tries.items() if num}
-
-
 def _failure_metrics(groups: StepGroups) -> dict[str, float]:
     """What could not be sampled."""
-    num_given_up = sum(len(group.given_up) for group in (*groups.sampled, *groups.left_out))
+    num_given_up = sum(len(group.given_up) for group in groups.all_sampled)
     found = {GIVEN_UP: num_given_up, LEFT_OUT: len(groups.left_out)}
     return {name: float(num) for name, num in found.items() if num}
 

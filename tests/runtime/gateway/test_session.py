@@ -263,7 +263,11 @@ def test_a_call_that_cannot_be_read_stays_text_and_is_counted_unless_it_was_cut(
     assert first.message == {"role": "assistant", "content": '<tool_call>{"name": "add'}
     readable = asked(found, [USER], f"5{END}", tools=[ADD])
     cut = asked(found, [USER], f"<tool_call>{'{' * 40}{END}", tools=[ADD])
-    assert (cut.finish_reason, cut.is_unreadable_call, readable.is_unreadable_call) == ("length", False, False)
+    assert (cut.finish_reason, cut.is_unreadable_call, readable.is_unreadable_call) == (
+        "length",
+        False,
+        False,
+    )
     assert found.num_unreadable_calls == 1
 
 

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from dataclasses import replace
 from math import nan
 from pathlib import Path
@@ -7,17 +8,38 @@ from pytest import CaptureFixture, approx
 from grpo_api.contract.progress import Progress, TrainerState
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.cli import main
-from grpo_runtime.report.metrics import completion_metrics, count_tokens, environment_metrics
+from grpo_runtime.data.prompt import Prompt
+from grpo_runtime.report.metrics import (
+    completion_metrics,
+    count_tokens,
+    environment_metrics,
+    environment_rewards,
+)
 from grpo_runtime.report.metrics_file import MetricsFile, MetricsRecord
 from grpo_runtime.report.plot import plot, plot_run
 from grpo_runtime.report.progress import ProgressFile, read_progress
 from grpo_runtime.report.prometheus import prometheus_text
-from grpo_runtime.rollouts.interface import AgentCalls, AgentTurn, Rollout, VersionSpan
+from grpo_runtime.rollouts.group import Group
+from grpo_runtime.rollouts.interface import (
+    AgentCalls,
+    AgentTurn,
+    GenerateRequest,
+    GivenUp,
+    Rollout,
+    VersionSpan,
+)
 
 
 def rollout(num_tokens: int, *, is_terminated: bool = True, versions: tuple[str, ...] = ("1.0",)) -> Rollout:
     spans = tuple(VersionSpan(PolicyVersion.parse(text), 0, num_tokens) for text in versions)
     return Rollout((1, 2), (3,) * num_tokens, (-1.0,) * num_tokens, spans, is_terminated, "fake")
+
+
+def group_of(found: Sequence[Rollout | GivenUp], environment: str) -> Group:
+    """A group of an environment, which its prompt names."""
+    prompt = Prompt(index=0, content=environment, columns={})
+    requests = [GenerateRequest((1,), seed=0)] * len(found)
+    return Group(step=0, number=0, prompt=prompt, requests=requests, rollouts=[*found])
 
 
 def test_completion_lengths_go_by_the_names_of_trl() -> None:
@@ -69,24 +91,34 @@ def test_what_agents_do_is_measured_by_environment() -> None:
         replace(rollout(2), calls=calls("shop", (1, 0.5, 0.25))),
         replace(rollout(2), calls=calls("shop", (1, 0.5, 0.25))),
     ]
-    assert environment_metrics(episodes, [1.0, 9.0, 0.5, nan, nan]) == {
-        "env/game/reward": 0.75,
+    assert environment_rewards(episodes, [1.0, 9.0, 0.5, nan, nan]) == {"env/game/reward": 0.75}
+    game, shop = [episodes[0], episodes[2]], episodes[3:]
+    groups = [
+        group_of(game[:1], "game"),
+        group_of(shop, "shop"),
+        # one that is left out is measured, too
+        group_of([game[1], GivenUp("it raised", 3)], "game"),
+        group_of([GivenUp("it raised", 3), GivenUp("it died", 2)], "ludo"),
+    ]
+    assert groups[2].is_left_out
+    assert environment_metrics(groups, environment=lambda group: str(group.prompt.content)) == {
         "env/game/mean_turns": 2.0,
         "env/game/mean_sequences": 1.5,
         "env/game/turn_tokens": 4.0,
         "env/game/turn_seconds": 1.5,
         "env/game/turn_waited_seconds": 0.375,
+        "env/game/failures/environment": 3.0,
         "env/game/failures/limit": 1.0,
         "env/game/failures/policy": 2.0,
         "env/game/overridden/seed": 1.0,
         "env/game/overridden/temperature": 4.0,
+        "env/ludo/failures/environment": 5.0,
         "env/shop/mean_turns": 1.0,
         "env/shop/mean_sequences": 1.0,
         "env/shop/turn_tokens": 1.0,
         "env/shop/turn_seconds": 0.5,
         "env/shop/turn_waited_seconds": 0.25,
     }
-    assert environment_metrics([rollout(2)], [1.0]) == {}
 
 
 def test_the_checksum_tells_runs_with_other_tokens_or_another_order_apart() -> None:

@@ -2,15 +2,17 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.model.tiny import char_tokenizer
 from grpo_runtime.report.episodes import Said
 from grpo_runtime.rewards.chunk import Column
-from grpo_runtime.rollouts.group import Group
+from grpo_runtime.rollouts.group import Group, advantages_of
 from grpo_runtime.rollouts.interface import (
     AgentCalls,
     AgentTurn,
@@ -19,7 +21,8 @@ from grpo_runtime.rollouts.interface import (
     Rollout,
     VersionSpan,
 )
-from grpo_runtime.trainer.step_report import failures_with_given_up, samples_of
+from grpo_runtime.rollouts.stream import StepGroups
+from grpo_runtime.trainer.step_report import Learned, samples_of, step_metrics
 
 
 def test_an_episode_is_shown_by_its_last_sequence_and_counted_by_all() -> None:
@@ -168,25 +171,53 @@ def test_an_episode_is_shown_turn_by_turn_with_what_was_sampled_by_which_weights
     assert {(found.seconds, found.waited_seconds) for found in episode.turns} == {(2.0, 0.5)}
 
 
-def test_failures_of_an_environment_are_also_those_of_episodes_that_were_given_up() -> None:
-    def group(number: int, *rollouts: Rollout | GivenUp) -> Group:
+def test_the_reward_of_an_environment_is_of_what_is_trained_and_its_failures_are_of_all_that_was_sampled():
+    def group(number: int, *found: Rollout | GivenUp) -> Group:
         return Group(
             step=0,
             number=number,
             prompt=Prompt(index=0, content="", columns={}),
-            requests=[GenerateRequest((1,), seed=0)] * len(rollouts),
-            rollouts=list(rollouts),
+            requests=[GenerateRequest((1,), seed=0)] * len(found),
+            rollouts=list(found),
+            columns=(Column(values=[float(number)] * sum(isinstance(one, Rollout) for one in found)),),
         )
 
-    rollout = Rollout((1,), (2,), (-1.0,), (), True, "fake")
-    groups = [
-        group(0, rollout, rollout, GivenUp("it raised", 3)),
-        group(1, GivenUp("it raised", 3), GivenUp("it died", 2)),
-        group(2, rollout),
-    ]
-    found = failures_with_given_up(
-        {"env/go/failures/environment": 1.0},
-        groups,
-        environment=lambda group: ["go", "chess", "ludo"][group.number],
+    turn = AgentTurn(sequence=0, start=0, end=1, seconds=2.0, waited_seconds=0.5)
+    calls = AgentCalls(environment="go", turns=[turn], failures={"policy": 1})
+    rollout = Rollout((1,), (2,), (-1.0,), (), True, "fake", calls=calls)
+    failed = GivenUp("it raised", 3)
+    trained, filtered, left_out = (
+        group(1, rollout, rollout),
+        group(5, rollout, rollout),
+        group(7, rollout, failed),
     )
-    assert found == {"env/go/failures/environment": 4.0, "env/chess/failures/environment": 5.0}
+    groups = StepGroups(
+        trained=[trained],
+        sampled=[trained, filtered],
+        left_out=[left_out],
+        metrics={},
+        sync=None,
+        sampler={},
+    )
+    options = AdvantageOptions(group_size=2, weights=(1.0,))
+    learned = Learned(advantages_of([trained], options=options), metrics={})
+    scorer = SimpleNamespace(names=["right"], metrics=lambda groups: {})
+    values = step_metrics(
+        groups,
+        learned,
+        scorer=scorer,  # type: ignore[arg-type]
+        measured={"step_time": 1.0},
+        environment=lambda _: "go",
+    )
+    assert {name: value for name, value in values.items() if name.startswith(("env/", "agents/"))} == {
+        "env/go/reward": 1.0,
+        "env/go/mean_turns": 1.0,
+        "env/go/mean_sequences": 1.0,
+        "env/go/turn_tokens": 1.0,
+        "env/go/turn_seconds": 2.0,
+        "env/go/turn_waited_seconds": 0.5,
+        "env/go/failures/policy": 5.0,
+        "env/go/failures/environment": 3.0,
+        "agents/given_up_episodes": 1.0,
+        "agents/left_out_groups": 1.0,
+    }

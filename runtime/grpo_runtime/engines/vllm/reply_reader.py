@@ -84,8 +84,10 @@ class VllmReplies:
         request = ChatCompletionRequest(model="", messages=[], tools=[_ANY_TOOL], tool_choice="auto")
         given: list[Any] | None = request.tools
         parser = None if self._parser is None else self._parser(self._tokenizer, tools=given).tool_parser
-        tag = None if parser is None else parser.get_structural_tag(
-            request, strict_level=ToolStrictLevel.FUNCTION
+        tag = (
+            None
+            if parser is None
+            else parser.get_structural_tag(request, strict_level=ToolStrictLevel.FUNCTION)
         )
         return () if tag is None else tuple(mark.split()[0] for mark in _triggers(tag.model_dump()))
 

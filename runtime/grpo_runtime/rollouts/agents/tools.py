@@ -38,7 +38,8 @@ if TYPE_CHECKING:  # its import takes long, and most environments have no server
 
 _CANNOT_BE_READ = {
     "role": "user",
-    "content": "Error: no tool was called, because the call cannot be read: write it in the form of your tools",
+    "content": "Error: no tool was called, because the call cannot be read: write it in the form of your "
+    "tools",
 }
 """It answers no call, so it is no message of a tool."""
 

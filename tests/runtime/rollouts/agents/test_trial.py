@@ -112,8 +112,8 @@ async def test_each_tool_of_an_environment_is_called_and_one_that_refuses_made_u
         "environment game: a call of add with other arguments "
     ]
     assert found[4:] == [
-        "environment game: a call of add that is cut off is answered: 'Error: no tool was called, because the "
-        "call cannot be read: write it in the form of your tools'"
+        "environment game: a call of add that is cut off is answered: 'Error: no tool was called, because "
+        "the call cannot be read: write it in the form of your tools'"
     ]
 
 
