@@ -57,6 +57,15 @@ class Calculator:
         return float(self.result == self.answer)
 
 
+def last_result_is_right(trajectories, answer, **_):
+    """A reward for tools that return none: whether the last that a tool said is the answer."""
+    rewards = []
+    for trajectory, wanted in zip(trajectories, answer, strict=True):
+        said = [message["content"] for message in trajectory["chats"][-1] if message["role"] == "tool"]
+        rewards.append(float(said[-1:] == [wanted.removeprefix("=")]))
+    return rewards
+
+
 def compute(text):
     """The value of the expression before the last `=`, or a question mark."""
     expression = re.search(r"[0-9+*-]*=$", text).group()[:-1]

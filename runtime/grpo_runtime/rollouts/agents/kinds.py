@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grpo_api.contract.environment import Env
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.source import NUMBERS
 from grpo_api.v1alpha1.spec import CodeRef, EnvironmentSpec
@@ -25,6 +26,8 @@ class AgentCode:
     file: FunctionFile | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
     """What else a worker has to know, as JSON."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of a worker, and of what it starts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +63,19 @@ def _tools(spec: EnvironmentSpec, run_config: RunConfig, volumes_dir: Path) -> A
 
 
 def _command(spec: EnvironmentSpec, _: RunConfig, volumes_dir: Path) -> AgentCode:
-    return AgentCode(more={"command": spec.command, "volumes_dir": str(volumes_dir)})
+    return AgentCode(more={"command": spec.command}, environment=_finds(volumes_dir))
 
 
 def _code(
     function: str | None, ref: CodeRef | None, volumes_dir: Path, more: Mapping[str, Any] | None = None
 ) -> AgentCode:
     file = None if ref is None else FunctionFile.of_spec(ref, volumes_dir=volumes_dir)
-    return AgentCode(function=function, file=file, more=more or {})
+    return AgentCode(function=function, file=file, more=more or {}, environment=_finds(volumes_dir))
+
+
+def _finds(volumes_dir: Path) -> Mapping[str, str]:
+    """As ranks have it, also where there are none."""
+    return {Env.VOLUMES_DIR: str(volumes_dir)}
 
 
 COROUTINE = AgentKind(module="grpo_runtime.rollouts.agents.coroutine", of_spec=_coroutine)

@@ -1,10 +1,10 @@
 """The process that runs a program of the user for each episode, any number at a time.
 
 It is started as `python -m grpo_runtime.rollouts.agents.program CONFIG PARENT HIDDEN`, and speaks the lines
-of `rollouts.agents.worker`. CONFIG has `command`, `field`, which errors name, and `volumes_dir`, which
-programs find in GRPO_VOLUMES_DIR, as ranks do. A program finds the API in OPENAI_BASE_URL and OPENAI_API_KEY,
-and its task as one object of JSON on its standard input. Its reward is the last line of its standard output,
-where that is one. The last line of an episode has the end of what it wrote:
+of `rollouts.agents.worker`. CONFIG has `command`, and `field`, which errors name. A program finds the API in
+OPENAI_BASE_URL and OPENAI_API_KEY, and its task as one object of JSON on its standard input. Its reward is
+the last line of its standard output, where that is one. The last line of an episode has the end of what it
+wrote:
 
     {"id": 7, "reward": 1.0, "state": {}, "is_done": true, "output": "..."}
     {"id": 7, "error": "...", "is_done": true, "output": "..."}    it has failed
@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_api.contract.environment import Env
 from grpo_runtime.errors import UserError
 from grpo_runtime.process import program_tree
 from grpo_runtime.process.line_worker import Lines, serve
@@ -48,7 +47,7 @@ def main(arguments: list[str]) -> int:
 
 def find_program(config: dict[str, Any]) -> "Program":
     """The program that CONFIG names. Raises UserError where it is not there."""
-    return Program(config["command"], field=config["field"], volumes_dir=config["volumes_dir"])
+    return Program(config["command"], field=config["field"])
 
 
 def _answer(program: "Program", lines: Lines, runner: asyncio.Runner) -> None:
@@ -61,7 +60,7 @@ def _answer(program: "Program", lines: Lines, runner: asyncio.Runner) -> None:
 class Program:
     """The program of an environment."""
 
-    def __init__(self, command: Sequence[str], *, field: str, volumes_dir: str) -> None:
+    def __init__(self, command: Sequence[str], *, field: str) -> None:
         """Raises UserError where it is not there."""
         if shutil.which(command[0]) is None:
             raise UserError(
@@ -69,7 +68,6 @@ class Program:
                 "its whole path"
             )
         self._command = list(command)
-        self._volumes_dir = volumes_dir
 
     async def play(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Run it for one episode, and end what it has started; returns what the last line of the episode
@@ -80,7 +78,7 @@ class Program:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={**_environment(given), Env.VOLUMES_DIR: self._volumes_dir},
+            env=_environment(given),
             # the end of the worker's group would leave no time to end what the program has started
             start_new_session=True,
         )

@@ -75,6 +75,7 @@ class Agent(SharedProcess):
                 code.function, code.file, field=options.field, columns=options.columns, **code.more
             ),
             what=f"{options.field}: starting its agent",
+            environment=code.environment,
         )
         super().__init__(program, hang_seconds=hang_seconds)
         self.options = options

@@ -1,6 +1,13 @@
 """The examples of docs/guides/agents.md about tools, as they are written."""
 
+import asyncio
+import json
+import os
 import re
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +16,17 @@ import yaml
 from tool_scripts import ScriptedClient, played
 
 from grpo_api.problems import problems
+from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import parse_job
+from grpo_runtime.local.ports import free_ports
+from grpo_runtime.process.user_code import FunctionFile, load_either
+from grpo_runtime.rollouts.agents.environments import agent_options
 from grpo_runtime.rollouts.agents.tools import ToolPlayer
+from grpo_runtime.rollouts.function.worker import worker_config
 
 ROOT = Path(__file__).parents[4]
-CALCULATOR = ROOT / "examples" / "calculator" / "calculator.py"
+EXAMPLE = ROOT / "examples" / "calculator"
+CALCULATOR = EXAMPLE / "calculator.py"
 PAGE = (ROOT / "docs" / "guides" / "agents.md").read_text()
 SECTION = PAGE.partition("## Tools: a class, functions, MCP servers\n")[2].partition("\n## ")[0]
 JOB = yaml.safe_load(CALCULATOR.with_name("tools-job.yaml").read_text())
@@ -58,3 +71,71 @@ async def test_a_list_of_functions_is_tools(tmp_path: Path):
     client = ScriptedClient([("search", '{"query": "pods"}')], "They are.")
     assert (await played(player_in(file, "TOOLS", []), client))["reward"] is None
     assert client.told == ['["Pods are restarted."]']
+
+
+SERVER_CODE = blocks("python")[2]
+SERVER = {**JOB, "spec": {**JOB["spec"], **yaml.safe_load(blocks("yaml")[2])}}
+
+
+@asynccontextmanager
+async def calculator_server() -> AsyncIterator[str]:
+    """The address of the guide's server, once it listens."""
+    [port] = free_ports(1)
+    program = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(EXAMPLE / "mcp_server.py"), f"{port}"), stderr=asyncio.subprocess.PIPE
+    )
+    assert program.stderr is not None
+    try:
+        async with asyncio.timeout(60):
+            while b"running on" not in await program.stderr.readline():
+                pass
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        program.kill()
+        await program.communicate()
+
+
+@asynccontextmanager
+async def at_its_place(place: str) -> AsyncIterator[dict[str, str]]:
+    """What the guide's server has beside its name."""
+    given = SERVER["spec"]["environments"][0]["tools"]["mcpServers"][0]
+    if place == "command":
+        yield given
+    else:
+        async with calculator_server() as url:
+            yield {"name": given["name"], "url": url}
+
+
+@pytest.mark.parametrize("place", ["command", pytest.param("url", marks=pytest.mark.matrix)])
+async def test_the_calculator_is_a_server_too_and_a_function_rewards_what_it_said(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    assert SERVER_CODE in (EXAMPLE / "mcp_server.py").read_text()
+    async with at_its_place(place) as server:
+        environment = {**SERVER["spec"]["environments"][0], "tools": {"mcpServers": [server]}}
+        run = resolve(parse_job({**SERVER, "spec": {**SERVER["spec"], "environments": [environment]}}))
+        assert run.environments is not None
+        # where the job's ConfigMap is
+        (tmp_path / "configmaps").mkdir()
+        (tmp_path / "configmaps" / "calculator").symlink_to(EXAMPLE)
+        code = agent_options(run.environments[0], run, volumes_dir=tmp_path, columns=["answer"]).code
+        for name, value in code.environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+        player = ToolPlayer(json.loads(worker_config(None, None, field="environment guide", **code.more)))
+        client = ScriptedClient([("calculate", '{"expression": "3*(1+3)"}')], "It is 12.")
+        try:
+            said = await played(player, client, prompt="3*4", answer="=12")
+        finally:
+            await player.close()
+    assert (said["reward"], client.told) == (None, ["12"])
+    [reward] = run.rewards
+    assert reward.config_map is not None
+    file = FunctionFile.of_spec(reward.config_map, volumes_dir=tmp_path)
+    rewarded = load_either(None, asdict(file), field="rewards")
+    chats = [
+        [message for message in client.messages if isinstance(message, dict)],
+        [{"role": "user", "content": "3*4"}],
+    ]
+    trajectories = [{"chats": [chat]} for chat in chats]
+    assert rewarded(trajectories=trajectories, answer=["=12", "=12"]) == [1.0, 0.0]

@@ -2,14 +2,17 @@
 
 import asyncio
 import json
+import os
+import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from chats import END, MAX_MODEL_LEN, chat_tokenizer, tokens
 from playing import HUNG_SECONDS, Policy, play_groups, whole
 
@@ -37,13 +40,14 @@ async def play(
     num_samples: int = 1,
     at_a_time: int = 16,
     max_model_len: int = MAX_MODEL_LEN,
+    environment: Mapping[str, str] | None = None,
 ) -> list[Rollout]:
     """The completions of a group that the example `program` makes, or a command."""
     command = [sys.executable, str(PROGRAMS), program] if isinstance(program, str) else [*program]
     options = AgentOptions(
         name="game",
         kind=replace(COMMAND, at_a_time=at_a_time),
-        code=AgentCode(more={"command": command, "volumes_dir": ""}),
+        code=AgentCode(more={"command": command}, environment=environment or {}),
         limits=limits or Limits(),
     )
     requests = [GenerateRequest(tokens(prompt), seed) for seed in range(num_samples)]
@@ -69,14 +73,26 @@ async def test_what_a_program_samples_is_trained_and_its_last_line_is_its_reward
         assert game.trajectory is not None and "output" not in game.trajectory
 
 
-async def test_the_program_of_the_guide_asks_a_calculator() -> None:
+async def test_the_program_of_the_guide_asks_a_calculator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def says(prompt: str) -> str:
         return f"={END}" if prompt.endswith("2*3<|im_end|>\n<|im_start|>assistant\n") else END
 
     columns = {"answer": "=6"}
-    [episode] = await play([sys.executable, str(EXAMPLE)], says, prompt="2*3", columns=columns)
-    assert (episode.returned, episode.num_sampled) == (1.0, 3)
     guide = (EXAMPLE.parents[2] / "docs" / "guides" / "agents.md").read_text()
+    [written] = re.findall(r"^    command: (.*program\.py.*)$", guide, re.MULTILINE)
+    (tmp_path / "configmaps").mkdir()
+    (tmp_path / "configmaps" / "calculator").symlink_to(EXAMPLE.parent)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    [episode] = await play(
+        yaml.safe_load(written),
+        says,
+        prompt="2*3",
+        columns=columns,
+        environment={"GRPO_VOLUMES_DIR": str(tmp_path)},
+    )
+    assert (episode.returned, episode.num_sampled) == (1.0, 3)
     assert EXAMPLE.read_text().partition("import OpenAI\n\n")[2] in guide
 
 
@@ -194,7 +210,7 @@ async def test_both_agents_of_smolagents_run_as_programs(
 
 def test_a_program_that_is_not_there_is_told_before_the_run() -> None:
     with pytest.raises(UserError, match="environment game: command: there is no program nothere in this im"):
-        find_program({"command": ["nothere", "x"], "field": "environment game", "volumes_dir": ""})
+        find_program({"command": ["nothere", "x"], "field": "environment game"})
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ async def test_what_fails_whatever_the_policy_is_told_with_what_it_said(agent: s
 @pytest.mark.matrix
 async def test_a_program_is_played_too() -> None:
     def program(name: str) -> AgentOptions:
-        code = AgentCode(more={"command": [sys.executable, str(PROGRAMS), name], "volumes_dir": ""})
+        code = AgentCode(more={"command": [sys.executable, str(PROGRAMS), name]})
         return AgentOptions(name="game", kind=COMMAND, code=code, limits=Limits(turns=2))
 
     assert await told(program("guesses")) == [
