@@ -186,7 +186,7 @@ def test_whole_trainer_pods_end_with_the_same_bits_after_kills_and_stops(
     [
         ("collective:20", "rank 0 spreads the policy over the ranks; rank 1 spreads the policy"),
         ("collective:150", "rank 0 adds up the metrics of all ranks; rank 1 adds up the metrics"),
-        ("stream:200", "rank 0 adds up the metrics of all ranks; rank 1 "),
+        ("stream:200", "rank 0 updates the weights; rank 1 "),
     ],
 )
 def test_a_call_that_hangs_ends_the_trainer_pod_in_its_time_and_is_told_with_where_each_rank_is(
