@@ -1,10 +1,7 @@
 """The examples of docs/guides/agents.md about tools, as they are written."""
 
-import asyncio
 import json
-import os
 import re
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -13,12 +10,12 @@ from typing import Any
 
 import pytest
 import yaml
+from mcp_at_an_address import serving
 from tool_scripts import ScriptedClient, played
 
 from grpo_api.problems import problems
 from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import parse_job
-from grpo_runtime.local.ports import free_ports
 from grpo_runtime.process.user_code import FunctionFile, load_either
 from grpo_runtime.rollouts.agents.environments import agent_options
 from grpo_runtime.rollouts.agents.tools import ToolPlayer
@@ -78,50 +75,30 @@ SERVER = {**JOB, "spec": {**JOB["spec"], **yaml.safe_load(blocks("yaml")[2])}}
 
 
 @asynccontextmanager
-async def calculator_server() -> AsyncIterator[str]:
-    """The address of the guide's server, once it listens."""
-    [port] = free_ports(1)
-    program = await asyncio.create_subprocess_exec(
-        *(sys.executable, str(EXAMPLE / "mcp_server.py"), f"{port}"), stderr=asyncio.subprocess.PIPE
-    )
-    assert program.stderr is not None
-    try:
-        async with asyncio.timeout(60):
-            while b"running on" not in await program.stderr.readline():
-                pass
-        yield f"http://127.0.0.1:{port}/mcp"
-    finally:
-        program.kill()
-        await program.communicate()
-
-
-@asynccontextmanager
 async def at_its_place(place: str) -> AsyncIterator[dict[str, str]]:
     """What the guide's server has beside its name."""
     given = SERVER["spec"]["environments"][0]["tools"]["mcpServers"][0]
     if place == "command":
         yield given
     else:
-        async with calculator_server() as url:
+        async with serving(EXAMPLE / "mcp_server.py") as (_, url):
             yield {"name": given["name"], "url": url}
 
 
 @pytest.mark.parametrize("place", ["command", pytest.param("url", marks=pytest.mark.matrix)])
 async def test_the_calculator_is_a_server_too_and_a_function_rewards_what_it_said(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: str, calculator_volumes: Path, monkeypatch: pytest.MonkeyPatch
 ):
     assert SERVER_CODE in (EXAMPLE / "mcp_server.py").read_text()
     async with at_its_place(place) as server:
         environment = {**SERVER["spec"]["environments"][0], "tools": {"mcpServers": [server]}}
         run = resolve(parse_job({**SERVER, "spec": {**SERVER["spec"], "environments": [environment]}}))
         assert run.environments is not None
-        # where the job's ConfigMap is
-        (tmp_path / "configmaps").mkdir()
-        (tmp_path / "configmaps" / "calculator").symlink_to(EXAMPLE)
-        code = agent_options(run.environments[0], run, volumes_dir=tmp_path, columns=["answer"]).code
+        code = agent_options(
+            run.environments[0], run, volumes_dir=calculator_volumes, columns=["answer"]
+        ).code
         for name, value in code.environment.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
         player = ToolPlayer(json.loads(worker_config(None, None, field="environment guide", **code.more)))
         client = ScriptedClient([("calculate", '{"expression": "3*(1+3)"}')], "It is 12.")
         try:
@@ -131,7 +108,7 @@ async def test_the_calculator_is_a_server_too_and_a_function_rewards_what_it_sai
     assert (said["reward"], client.told) == (None, ["12"])
     [reward] = run.rewards
     assert reward.config_map is not None
-    file = FunctionFile.of_spec(reward.config_map, volumes_dir=tmp_path)
+    file = FunctionFile.of_spec(reward.config_map, volumes_dir=calculator_volumes)
     rewarded = load_either(None, asdict(file), field="rewards")
     chats = [
         [message for message in client.messages if isinstance(message, dict)],

@@ -1,7 +1,6 @@
 """MCP servers that are real programs: those that all episodes use, those of one, and those that are lost."""
 
 import asyncio
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,19 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp_at_an_address import serving
 
 from grpo_runtime.process.line_worker import WorkerFailedError
 from grpo_runtime.rollouts.agents import mcp_servers
 from grpo_runtime.rollouts.agents.mcp_servers import McpServers, ServerLostError
 from grpo_runtime.rollouts.agents.toolset import ToolFailedError
 
-EXAMPLE = str(Path(__file__).with_name("mcp_example.py"))
+EXAMPLE = Path(__file__).with_name("mcp_example.py")
 TOOLS = ["plus", "fails", "processes", "dies", "hangs"]
 
 
 def server(name: str = "example", **fields: Any) -> dict[str, Any]:
     given = {"name": name, "url": None, "command": None, "per_session": False, **fields}
-    return {**given, "command": given["command"] or (None if given["url"] else [sys.executable, EXAMPLE])}
+    return {
+        **given,
+        "command": given["command"] or (None if given["url"] else [sys.executable, str(EXAMPLE)]),
+    }
 
 
 @asynccontextmanager
@@ -89,38 +92,16 @@ async def test_an_episode_has_a_program_of_its_own_that_ends_with_it_also_where_
 
 
 async def test_a_server_at_an_address_is_called_and_is_lost_with_its_program():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    program = await asyncio.create_subprocess_exec(sys.executable, EXAMPLE, f"{port}")
-    try:
-        await _listening(port)
-        async with started(server(url=f"http://127.0.0.1:{port}/mcp")) as servers:
-            async with servers.opened() as calls:
-                assert await calls["plus"]({"a": 1, "b": 2}) == "3"
-                program.kill()
-                await program.wait()
-                with pytest.raises(ServerLostError, match="MCP server example was lost"):
-                    await calls["plus"]({"a": 1, "b": 2})
-            with pytest.raises(ServerLostError):
-                async with servers.opened():
-                    pass
-    finally:
-        if program.returncode is None:
+    async with serving(EXAMPLE) as (program, url), started(server(url=url)) as servers:
+        async with servers.opened() as calls:
+            assert await calls["plus"]({"a": 1, "b": 2}) == "3"
             program.kill()
-        await program.wait()
-
-
-async def _listening(port: int) -> None:
-    async with asyncio.timeout(30):
-        while True:
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-            except OSError:
-                await asyncio.sleep(0.05)
-            else:
-                writer.close()
-                return
+            await program.wait()
+            with pytest.raises(ServerLostError, match="MCP server example was lost"):
+                await calls["plus"]({"a": 1, "b": 2})
+        with pytest.raises(ServerLostError):
+            async with servers.opened():
+                pass
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import re
 import subprocess
 import sys
@@ -73,24 +72,19 @@ async def test_what_a_program_samples_is_trained_and_its_last_line_is_its_reward
         assert game.trajectory is not None and "output" not in game.trajectory
 
 
-async def test_the_program_of_the_guide_asks_a_calculator(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_program_of_the_guide_asks_a_calculator(calculator_volumes: Path) -> None:
     def says(prompt: str) -> str:
         return f"={END}" if prompt.endswith("2*3<|im_end|>\n<|im_start|>assistant\n") else END
 
     columns = {"answer": "=6"}
     guide = (EXAMPLE.parents[2] / "docs" / "guides" / "agents.md").read_text()
     [written] = re.findall(r"^    command: (.*program\.py.*)$", guide, re.MULTILINE)
-    (tmp_path / "configmaps").mkdir()
-    (tmp_path / "configmaps" / "calculator").symlink_to(EXAMPLE.parent)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     [episode] = await play(
         yaml.safe_load(written),
         says,
         prompt="2*3",
         columns=columns,
-        environment={"GRPO_VOLUMES_DIR": str(tmp_path)},
+        environment={"GRPO_VOLUMES_DIR": str(calculator_volumes)},
     )
     assert (episode.returned, episode.num_sampled) == (1.0, 3)
     assert EXAMPLE.read_text().partition("import OpenAI\n\n")[2] in guide
