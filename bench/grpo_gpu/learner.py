@@ -183,7 +183,7 @@ def a_batch(load: Load) -> Batch:
             Rollout(tuple(tokens[:num_prompt]), completion, (logprob,) * len(completion), (), True, "none")
         )
     advantages = torch.linspace(-1, 1, load.num_sequences)
-    return make_batch(rollouts, advantages=advantages, pad_id=0)
+    return make_batch(rollouts, group_sizes=[len(rollouts)], advantages=advantages, pad_id=0)
 
 
 @contextlib.contextmanager

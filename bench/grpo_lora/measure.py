@@ -55,7 +55,12 @@ def measure(num_parameters: int, *, lora: ResolvedLora | None, ranks: Ranks, num
     strategy.load(None)
     learner = Learner(strategy, _SPEC, micro_batch_tokens=1024, ranks=ranks)
     one = Rollout(tuple(range(3, 3 + _PROMPT)), (9,) * _COMPLETION, (-7.0,) * _COMPLETION, (), True, "bench")
-    batch = make_batch([one] * _NUM_SEQUENCES, advantages=torch.linspace(-1, 1, _NUM_SEQUENCES), pad_id=0)
+    batch = make_batch(
+        [one] * _NUM_SEQUENCES,
+        group_sizes=[_NUM_SEQUENCES],
+        advantages=torch.linspace(-1, 1, _NUM_SEQUENCES),
+        pad_id=0,
+    )
     steps: list[float] = []
     reads: list[float] = []
     saves: list[float] = []

@@ -96,7 +96,7 @@ def _random_batch(vocabulary: int, *, seed: int) -> Batch:
         for _ in range(_NUM_SEQUENCES)
     ]
     advantages = torch.randn(_NUM_SEQUENCES, generator=generator)
-    return make_batch(rollouts, advantages=advantages, pad_id=0)
+    return make_batch(rollouts, group_sizes=[len(rollouts)], advantages=advantages, pad_id=0)
 
 
 def _apply(weights: SparseWeights, kept: torch.Tensor) -> None:

@@ -311,7 +311,7 @@ def group() -> Group:
 
 def divided() -> set[str]:
     """What a step reports about how it was cut."""
-    batch = make_batch([rollout()], advantages=torch.tensor([1.0]), pad_id=0)
+    batch = make_batch([rollout()], group_sizes=[1], advantages=torch.tensor([1.0]), pad_id=0)
     options = loss_options(resolve_algorithm(AlgorithmSpec(steps=1)))
     return set(divide_step(batch, options=options, rank=0, num_ranks=1, budget=2).metrics)
 

@@ -108,21 +108,21 @@ class Batch:
 def make_batch(
     samples: Sequence[Rollout],
     *,
-    group_sizes: Sequence[int] = (),
+    group_sizes: Sequence[int],
     advantages: torch.Tensor,
     pad_id: int,
     masks_truncated: bool = False,
     step: int | None = None,
 ) -> Batch:
     """Pad the sequences of `samples`, sample by sample, to one rectangle; `advantages` has one for each
-    sample, and `group_sizes` the samples of each group, one after the other; without it all are of one. With
+    sample, and `group_sizes` the samples of each group, one after the other. With
     `masks_truncated` no token counts of an episode whose end was cut at the token limit (DAPO's overlong
     filtering, arXiv:2503.14476, section 3.4). The policy has done `step` steps, and tokens that it sampled
     before are not current; without it all are."""
     rollouts = [sequence for sample in samples for sequence in sample.sequences]
     sizes = torch.tensor([1 + len(sample.branches) for sample in samples])
     episodes = torch.arange(len(samples)).repeat_interleave(sizes)
-    of_groups = torch.tensor(list(group_sizes) or [len(samples)])
+    of_groups = torch.tensor(group_sizes)
     groups = torch.arange(len(of_groups)).repeat_interleave(of_groups)
     starts = torch.tensor([len(rollout.prompt_ids) for rollout in rollouts]).unsqueeze(1)
     ends = starts + torch.tensor([len(rollout.completion_ids) for rollout in rollouts]).unsqueeze(1)

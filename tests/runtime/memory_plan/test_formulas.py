@@ -106,7 +106,12 @@ def measured_and_planned(ranks: Ranks, case: Case, *, is_recomputed: bool, budge
         learner = Learner(made, spec, micro_batch_tokens=budget, ranks=ranks)
         one = Rollout(tuple(range(PROMPT)), (9,) * COMPLETION, (-7.0,) * COMPLETION, (), True, "fake")
         num_sequences = NUM_PASSES * budget // (PROMPT + COMPLETION)
-        batch = make_batch([one] * num_sequences, advantages=torch.linspace(-1, 1, num_sequences), pad_id=0)
+        batch = make_batch(
+            [one] * num_sequences,
+            group_sizes=[num_sequences],
+            advantages=torch.linspace(-1, 1, num_sequences),
+            pad_id=0,
+        )
         learner.update(batch, step=0)
         live.peak_bytes = 0
         learner.update(batch, step=1)

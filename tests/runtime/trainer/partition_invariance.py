@@ -164,7 +164,10 @@ def a_batch(case: Case) -> Batch:
     zero = NEAR_ZERO if case.computes_zeros else 0.0
     advantages = [(-1.0) ** index * (1 + index / 4) for index in range(case.num_rows)]
     return make_batch(
-        samples, advantages=torch.tensor([*advantages, *[zero] * len(LENGTHS_OF_ZEROS)]), pad_id=0
+        samples,
+        group_sizes=[len(samples)],
+        advantages=torch.tensor([*advantages, *[zero] * len(LENGTHS_OF_ZEROS)]),
+        pad_id=0,
     )
 
 

@@ -18,6 +18,7 @@ def rollout(prompt: tuple[int, ...], completion: tuple[int, ...], logprobs: tupl
 def test_the_mask_covers_the_positions_that_predict_a_completion_token() -> None:
     batch = make_batch(
         [rollout((5, 6), (7,), (-0.5,)), rollout((5,), (8, 9, 3), (-1.0, -2.0, -3.0))],
+        group_sizes=[2],
         advantages=torch.tensor([1.0, -1.0]),
         pad_id=0,
     )
@@ -36,7 +37,11 @@ def test_no_token_of_a_completion_that_was_cut_counts_where_the_job_says_so() ->
         (True, [[False, False], [True, True]]),
     ):
         batch = make_batch(
-            [cut, whole], advantages=torch.tensor([1.0, -1.0]), pad_id=0, masks_truncated=masks_truncated
+            [cut, whole],
+            group_sizes=[2],
+            advantages=torch.tensor([1.0, -1.0]),
+            pad_id=0,
+            masks_truncated=masks_truncated,
         )
         assert batch.loss_mask.tolist() == expected
         assert batch.advantages.tolist() == [1.0, -1.0]
@@ -44,11 +49,13 @@ def test_no_token_of_a_completion_that_was_cut_counts_where_the_job_says_so() ->
 
 def test_tokens_that_no_policy_sampled_do_not_count() -> None:
     of_turns = dataclasses.replace(rollout((5,), (8, 9, 3), (-1.0, 0.0, -3.0)), loss_mask=(True, False, True))
-    batch = make_batch([of_turns], advantages=torch.tensor([1.0]), pad_id=0)
+    batch = make_batch([of_turns], group_sizes=[1], advantages=torch.tensor([1.0]), pad_id=0)
     assert batch.token_ids.tolist() == [[5, 8, 9, 3]]
     assert batch.loss_mask.tolist() == [[True, False, True]]
     cut = dataclasses.replace(of_turns, is_terminated=False)
-    masked = make_batch([cut], advantages=torch.tensor([1.0]), pad_id=0, masks_truncated=True)
+    masked = make_batch(
+        [cut], group_sizes=[1], advantages=torch.tensor([1.0]), pad_id=0, masks_truncated=True
+    )
     assert not masked.loss_mask.any()
 
 
@@ -61,7 +68,11 @@ def an_episode() -> Rollout:
 def a_batch_of_episodes(*, masks_truncated: bool = False) -> Batch:
     samples = [rollout((5,), (7,), (-0.5,)), an_episode(), rollout((6,), (2, 3), (-0.1, -0.2))]
     return make_batch(
-        samples, advantages=torch.tensor([1.0, -1.0, 2.0]), pad_id=0, masks_truncated=masks_truncated
+        samples,
+        group_sizes=[len(samples)],
+        advantages=torch.tensor([1.0, -1.0, 2.0]),
+        pad_id=0,
+        masks_truncated=masks_truncated,
     )
 
 
@@ -96,7 +107,9 @@ def test_a_part_is_as_wide_as_its_own_longest_sequence() -> None:
         rollout((5,), (8, 9, 3, 4), (-1.0, -2.0, -3.0, -4.0)),
         rollout((5,), (2,), (-6.0,)),
     ]
-    batch = make_batch(rollouts, advantages=torch.tensor([1.0, -1.0, 2.0]), pad_id=0)
+    batch = make_batch(
+        rollouts, group_sizes=[len(rollouts)], advantages=torch.tensor([1.0, -1.0, 2.0]), pad_id=0
+    )
     assert batch.lengths == [3, 5, 2]
     part = batch.part((0, 2))
     assert part.token_ids.tolist() == [[5, 6, 7], [5, 2, 0]]
@@ -106,7 +119,9 @@ def test_a_part_is_as_wide_as_its_own_longest_sequence() -> None:
 
 
 def test_a_part_without_sequences_is_a_row_in_which_nothing_counts() -> None:
-    batch = make_batch([rollout((5,), (8, 9), (-1.0, -2.0))], advantages=torch.tensor([1.0]), pad_id=0)
+    batch = make_batch(
+        [rollout((5,), (8, 9), (-1.0, -2.0))], group_sizes=[1], advantages=torch.tensor([1.0]), pad_id=0
+    )
     part = batch.part(())
     assert part.token_ids.shape == (1, 2)
     assert part.loss_mask.tolist() == [[False]]
@@ -116,7 +131,7 @@ def test_a_part_without_sequences_is_a_row_in_which_nothing_counts() -> None:
 
 def test_a_completion_without_tokens_takes_the_least_room() -> None:
     rollouts = [rollout((5, 6, 7), (), ()), rollout((5,), (8,), (-1.0,))]
-    batch = make_batch(rollouts, advantages=torch.tensor([1.0, -1.0]), pad_id=0)
+    batch = make_batch(rollouts, group_sizes=[len(rollouts)], advantages=torch.tensor([1.0, -1.0]), pad_id=0)
     assert batch.lengths == [2, 2]
     assert batch.part((0,)).loss_mask.tolist() == [[False]]
 
@@ -137,7 +152,9 @@ def a_batch_of_versions() -> Batch:
         for prompt, spans in zip(prompts, versions, strict=True)
     ]
     rollouts[2] = dataclasses.replace(rollouts[2], loss_mask=(True, False, True))
-    return make_batch(rollouts, advantages=torch.tensor([1.0, -1.0, 2.0]), pad_id=0, step=4)
+    return make_batch(
+        rollouts, group_sizes=[len(rollouts)], advantages=torch.tensor([1.0, -1.0, 2.0]), pad_id=0, step=4
+    )
 
 
 def span(*, attempt: int, step: int, start: int, end: int) -> VersionSpan:
@@ -158,7 +175,11 @@ def test_a_token_is_current_where_the_weights_that_the_step_begins_with_sampled_
 
 def test_every_token_is_current_where_no_version_is_older() -> None:
     batch = make_batch(
-        [rollout((5,), (8, 9), (-1.0, -2.0))], advantages=torch.tensor([1.0]), pad_id=0, step=4
+        [rollout((5,), (8, 9), (-1.0, -2.0))],
+        group_sizes=[1],
+        advantages=torch.tensor([1.0]),
+        pad_id=0,
+        step=4,
     )
     assert batch.is_current.all()
 

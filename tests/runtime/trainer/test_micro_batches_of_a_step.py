@@ -21,7 +21,7 @@ def a_batch(advantages: list[float]) -> Batch:
         Rollout((1,), (10 + index,) * length, (-1.0,) * length, (), True, "fake")
         for index, length in enumerate(LENGTHS)
     ]
-    return make_batch(rollouts, advantages=torch.tensor(advantages), pad_id=0)
+    return make_batch(rollouts, group_sizes=[len(rollouts)], advantages=torch.tensor(advantages), pad_id=0)
 
 
 def divided(
@@ -106,7 +106,9 @@ def test_the_sequences_of_an_episode_divide_as_one_on_whichever_ranks_they_are()
         return Rollout((1,), (token,) * length, (-1.0,) * length, (), True, "fake", branches=branches)
 
     samples = [rollout(10, 3, rollout(11, 5), rollout(12, 4)), rollout(13, 2), rollout(14, 6)]
-    batch = make_batch(samples, advantages=torch.tensor([1.0, 0.0, -1.0]), pad_id=0)
+    batch = make_batch(
+        samples, group_sizes=[len(samples)], advantages=torch.tensor([1.0, 0.0, -1.0]), pad_id=0
+    )
     minibatches = [batch.rows_of(samples) for samples in ((2, 0), (1,))]
     parts = [
         divide_step(batch, options=LossOptions(), rank=rank, num_ranks=2, budget=7, minibatches=minibatches)

@@ -174,7 +174,9 @@ def step(shape: Shape, model: PreTrainedModel) -> Step:
     both = [played(each, model) for each in (shape, OTHER)]
     options = AdvantageOptions(group_size=2, weights=(1.0,))
     advantages = compute_advantages(torch.tensor([[1.0], [0.0]]), options=options).advantages
-    batch = make_batch([each.episode for each in both], advantages=advantages, pad_id=0)
+    batch = make_batch(
+        [each.episode for each in both], group_sizes=[len(both)], advantages=advantages, pad_id=0
+    )
     return Step(both, batch)
 
 
