@@ -3,8 +3,8 @@
 import pytest
 
 from grpo_api.contract.left_out import (
-    GROUPS_REPORTED,
     LEFT_OUT_IN_A_ROW,
+    MOST_FAILED_IN_A_ROW,
     LeftOutEnvironment,
     count_groups,
     left_out_message,
@@ -23,11 +23,13 @@ def test_groups_are_counted_in_a_row_for_each_environment_until_one_is_there() -
         assert counts == expected
 
 
-@pytest.mark.parametrize("num_groups", [GROUPS_REPORTED - 1, GROUPS_REPORTED])
+@pytest.mark.parametrize("num_groups", [MOST_FAILED_IN_A_ROW - 1, MOST_FAILED_IN_A_ROW])
 def test_so_many_in_a_row_are_reported(num_groups: int) -> None:
     values = {LEFT_OUT_IN_A_ROW.format("go"): float(num_groups), "env/chess/reward": 99.0, "reward": 99.0}
     found = LeftOutEnvironment.of_metrics(values)
-    expected = [] if num_groups < GROUPS_REPORTED else [LeftOutEnvironment(name="go", num_groups=num_groups)]
+    expected = (
+        [] if num_groups < MOST_FAILED_IN_A_ROW else [LeftOutEnvironment(name="go", num_groups=num_groups)]
+    )
     assert list(found) == expected
 
 
@@ -35,6 +37,6 @@ def test_the_sentence_names_each_and_says_where_to_look() -> None:
     found = [LeftOutEnvironment(name="go", num_groups=16), LeftOutEnvironment(name="poker", num_groups=20)]
     assert left_out_message(found) == (
         "of environment go the last 16 groups were left out and of environment poker the last 20 groups were "
-        "left out, because too many of their episodes failed thrice, and nothing is learned there: the log "
-        "of the first trainer pod has each failure of its agent"
+        "left out, because too many of their episodes failed three times, and nothing is learned there: the "
+        "log of the first trainer pod has each failure of its agent"
     )

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from grpo_api.contract.left_out import GROUPS_REPORTED, LeftOutEnvironment, left_out_message
+from grpo_api.contract.left_out import MOST_FAILED_IN_A_ROW, LeftOutEnvironment, left_out_message
 from grpo_api.v1alpha1.status import ConditionStatus, ConditionType
 
 from .fake_cluster import FakeCluster, report, termination, termination_message
 
-GO = (LeftOutEnvironment(name="go", num_groups=GROUPS_REPORTED),)
+GO = (LeftOutEnvironment(name="go", num_groups=MOST_FAILED_IN_A_ROW),)
 
 
 def statuses(cluster: FakeCluster) -> list[ConditionStatus]:

@@ -8,10 +8,9 @@ from pydantic import Field
 from grpo_api.model import ApiModel
 from grpo_api.v1alpha1.status import ShortText
 
-GROUPS_REPORTED = 16
-"""So many groups of an environment that are left out one after the other are reported."""
-MOST_ENVIRONMENTS = 16
-"""A job has no more."""
+MOST_FAILED_IN_A_ROW = 16
+"""So many groups that fail one after the other are no accident of single groups. Of one environment they are
+reported; where no other group is sampled, they end the job."""
 LEFT_OUT_IN_A_ROW = "env/{}/left_out_in_a_row"
 """The metric that counts them, by the name of the environment."""
 
@@ -30,7 +29,7 @@ class LeftOutEnvironment(ApiModel):
         found = (
             cls(name=name.removeprefix(before).removesuffix(after), num_groups=int(num))
             for name, num in sorted(values.items())
-            if name.startswith(before) and name.endswith(after) and num >= GROUPS_REPORTED
+            if name.startswith(before) and name.endswith(after) and num >= MOST_FAILED_IN_A_ROW
         )
         return tuple(found)
 
@@ -39,8 +38,8 @@ def left_out_message(found: Sequence[LeftOutEnvironment]) -> str:
     """What is wrong and what to do, as a sentence."""
     said = [f"of environment {each.name} the last {each.num_groups} groups were left out" for each in found]
     return (
-        f"{' and '.join(said)}, because too many of their episodes failed thrice, and nothing is learned "
-        "there: the log of the first trainer pod has each failure of its agent"
+        f"{' and '.join(said)}, because too many of their episodes failed three times, and nothing is "
+        "learned there: the log of the first trainer pod has each failure of its agent"
     )
 
 

@@ -8,10 +8,11 @@ from typing import Annotated, Self
 from pydantic import Field
 
 from grpo_api.contract.learning_signal import StepsWithoutSignal
-from grpo_api.contract.left_out import MOST_ENVIRONMENTS, LeftOutEnvironment
+from grpo_api.contract.left_out import LeftOutEnvironment
 from grpo_api.contract.mismatch import Mismatch
 from grpo_api.contract.versions import SCHEMA_VERSION
 from grpo_api.model import ApiModel
+from grpo_api.v1alpha1.spec.environments import MOST_ENVIRONMENTS
 from grpo_api.v1alpha1.status import ErrorSignature, ShortText
 
 Count = Annotated[int, Field(ge=0, le=2**53 - 1)]

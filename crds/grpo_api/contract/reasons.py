@@ -94,7 +94,7 @@ class Reason(StrEnum):
     """Earlier steps taught nothing, and the newest one does."""
     GROUPS_LEFT_OUT = "GroupsLeftOut"
     """All of the newest groups of an environment were left out, because too many of their episodes failed
-    thrice; the message names it. The job continues with the others."""
+    three times; the message names it. The job continues with the others."""
     ENVIRONMENTS_WORK = "EnvironmentsWork"
     """Groups of an environment were left out, and a newer one is not."""
     NOT_RESTARTING = "NotRestarting"

@@ -171,7 +171,8 @@ METRICS = {
     ),
     "num_tokens": "prompt and completion tokens of the whole run so far",
     "tokens_per_second": (
-        "sampled tokens of the step, also of groups that were dropped, by its whole duration"
+        "sampled tokens of the step, also of groups that were filtered out, but not of those that were "
+        "dropped or left out, by its whole duration"
     ),
     "step_time": "seconds",
     "time/sync_seconds": (

@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from grpo_api.contract.left_out import MOST_FAILED_IN_A_ROW
 from grpo_runtime.algorithm.advantages import differing_groups
 from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.report.waiting import still_ahead_message, unscored_message
 from grpo_runtime.rollouts.collect import Source, score_group
-from grpo_runtime.rollouts.group import MOST_FAILED_IN_A_ROW, Group, whole_rewards_of
+from grpo_runtime.rollouts.group import Group, whole_rewards_of
 from grpo_runtime.rollouts.interface import EngineError, FunctionFailedError, Generation, GivenUp, Rollout
 from grpo_runtime.rollouts.journal.async_journal import AsyncJournal
 from grpo_runtime.rollouts.journal.journal import NoJournal

@@ -17,9 +17,6 @@ from grpo_runtime.rewards.chunk import Column
 from grpo_runtime.rewards.types import RewardFailure
 from grpo_runtime.rollouts.interface import GenerateRequest, GivenUp, Rollout
 
-MOST_FAILED_IN_A_ROW = 16
-"""So many groups that fail one after the other are no accident of single groups."""
-
 
 @dataclass(kw_only=True, eq=False)
 class Group:

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
+from grpo_api.contract.left_out import MOST_FAILED_IN_A_ROW
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.algorithm.advantages import compute_advantages, differing_groups
 from grpo_runtime.algorithm.types import AdvantageOptions
@@ -19,7 +20,7 @@ from grpo_runtime.report.phases import Stopwatch
 from grpo_runtime.report.position import OwnPosition
 from grpo_runtime.report.reporter import Reporter
 from grpo_runtime.rollouts.collect import Collection, Source
-from grpo_runtime.rollouts.group import MOST_FAILED_IN_A_ROW, Group, whole_rewards_of
+from grpo_runtime.rollouts.group import Group, whole_rewards_of
 from grpo_runtime.rollouts.interface import Engines, FunctionFailedError, SyncReport
 from grpo_runtime.rollouts.journal.journal import Journal, NoJournal
 from grpo_runtime.rollouts.prompting import make_groups

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from scripted_groups import ScriptedScorer, ScriptedSource, group_of, settle
 
+from grpo_api.contract.left_out import MOST_FAILED_IN_A_ROW
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.rewards.chunk import Column
 from grpo_runtime.rollouts.ahead import AheadOptions, GroupsAhead, Outstanding
-from grpo_runtime.rollouts.group import MOST_FAILED_IN_A_ROW, Group
+from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import (
     EngineError,
     FunctionFailedError,

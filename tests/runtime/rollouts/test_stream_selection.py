@@ -5,11 +5,12 @@ import math
 import pytest
 import torch
 
+from grpo_api.contract.left_out import MOST_FAILED_IN_A_ROW
 from grpo_runtime.algorithm.advantages import differing_groups
 from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.rewards.chunk import Column
-from grpo_runtime.rollouts.group import MOST_FAILED_IN_A_ROW, Group
+from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import FunctionFailedError, GenerateRequest, GivenUp
 from grpo_runtime.rollouts.stream import Selection
 

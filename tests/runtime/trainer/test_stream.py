@@ -11,8 +11,9 @@ import pytest
 from coordinated_run import COMPLETION_TOKENS, FakeRun
 from pod_builder import run_config
 
+from grpo_api.contract.left_out import MOST_FAILED_IN_A_ROW
 from grpo_runtime.rollouts.collect import EngineSource, Take
-from grpo_runtime.rollouts.group import MOST_FAILED_IN_A_ROW, Group
+from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import Engines, FunctionFailedError, GivenUp
 
 

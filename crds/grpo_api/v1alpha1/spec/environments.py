@@ -12,6 +12,9 @@ from grpo_api.v1alpha1.spec.fields import CodeRef, FunctionPath
 from grpo_api.v1alpha1.spec.rewards import MOST_WORKERS, BuiltinReward, Name, RewardSpec
 from grpo_api.v1alpha1.spec.sampling import History, SamplingSpec
 
+MOST_ENVIRONMENTS = 16
+"""A job has no more."""
+
 
 class EpisodeLimitsSpec(ApiModel):
     """What one episode may use. A call beyond a limit is refused with its name (HTTP 429), and the episode

@@ -12,7 +12,7 @@ from grpo_api.v1alpha1.spec.checkpoint import CheckpointSpec, ResumeFromSpec
 from grpo_api.v1alpha1.spec.colocated import ColocatedSpec, has_own_process, is_on_ray
 from grpo_api.v1alpha1.spec.dataset import DatasetSpec
 from grpo_api.v1alpha1.spec.engine import EngineSpec
-from grpo_api.v1alpha1.spec.environments import EnvironmentSpec
+from grpo_api.v1alpha1.spec.environments import MOST_ENVIRONMENTS, EnvironmentSpec
 from grpo_api.v1alpha1.spec.export import ExportSpec
 from grpo_api.v1alpha1.spec.fields import ClaimName
 from grpo_api.v1alpha1.spec.model import ModelSpec
@@ -54,7 +54,10 @@ class RunSections(ApiModel):
     sampling: SamplingSpec = SamplingSpec()
     """How completions are sampled."""
     environments: (
-        Annotated[tuple[EnvironmentSpec, ...], Field(min_length=1, max_length=16), KeyedBy("name")] | None
+        Annotated[
+            tuple[EnvironmentSpec, ...], Field(min_length=1, max_length=MOST_ENVIRONMENTS), KeyedBy("name")
+        ]
+        | None
     ) = None
     """Agents that make the completions, each by as many calls of OpenAI's API as it likes. Without any, a
     completion is one reply to its prompt."""

@@ -24,7 +24,7 @@ ADD = {
 
 
 async def guesses(client, task, high):
-    """A game: the policy guesses until it has the number, at most thrice."""
+    """A game: the policy guesses until it has the number, at most three times."""
     messages = [{"role": "user", "content": task.prompt}]
     for _ in range(3):
         answer = await client.chat.completions.create(model="policy", messages=messages, temperature=0.1)

@@ -14,7 +14,7 @@ def ask(content, **client):
 
 
 def guesses(task):
-    """A game: the policy guesses until it has the number, at most thrice."""
+    """A game: the policy guesses until it has the number, at most three times."""
     from openai import OpenAI
 
     messages = [{"role": "user", "content": task["prompt"]}]
