@@ -62,6 +62,7 @@ TESTED_BY = {
     "runtime/grpo_runtime/report/prometheus.py": "reports",
     "runtime/grpo_runtime/report/samples_text.py": "samples",
     "runtime/grpo_runtime/rollouts/agents/script.py": "trial",
+    "runtime/grpo_runtime/rollouts/agents/worker.py": "kinds",
     "runtime/grpo_runtime/rollouts/frames.py": "journal_file",
     "runtime/grpo_runtime/subcommands/results.py": "cli",
     "runtime/grpo_runtime/supervisor/fork_server.py": "rank_processes",

@@ -277,6 +277,13 @@ def failure_reply(error: BaseException, *, trace: str) -> dict[str, Any]:
     return {"error": sentence, "traceback": trace[-MAX_REASON_CHARACTERS:]}
 
 
+def failure_in(reply: Mapping[str, Any]) -> tuple[str, str]:
+    """The sentence and the traceback of a reply that tells of a failure. None is longer than `failure_reply`
+    makes it: the user's code may have written another one over the protocol."""
+    sentence, trace = (str(reply.get(name, "")) for name in ("error", "traceback"))
+    return sentence[:MAX_REASON_CHARACTERS], trace[-MAX_REASON_CHARACTERS:]
+
+
 async def _private_lines() -> Lines:
     """Move the protocol's pipes away from file descriptors 0 and 1, which any library may use. The running
     event loop reads the requests."""

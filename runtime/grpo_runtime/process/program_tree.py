@@ -130,6 +130,9 @@ def _parent(name: str) -> int | None:
             return int(file.read().rpartition(b")")[2].split()[1])
     except (FileNotFoundError, ProcessLookupError):
         return None
+    except PermissionError:
+        # /proc may hide processes of other users, as with hidepid: nobody could end those either
+        return None
 
 
 def _send(number: signal.Signals, pids: set[int]) -> None:

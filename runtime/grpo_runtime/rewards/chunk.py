@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_runtime.process.line_worker import shortened
+from grpo_runtime.process.line_worker import failure_in, shortened
 from grpo_runtime.rewards.types import FailureKind, RewardFailure, RewardRequest
 
 _MAX_SAMPLE_CHARACTERS = 300
@@ -26,7 +26,7 @@ def column_of_reply(name: str, request: RewardRequest, reply: dict[str, Any]) ->
     """What a reply of a worker says about the chunk `request`; `name` is that of the function. One that no
     worker makes, because the function has written over the protocol, gives no rewards."""
     if "error" in reply:
-        reason = f"{reply['error']}\n{reply.get('traceback', '')}".strip()
+        reason = "\n".join(failure_in(reply)).strip()
         is_misfit = bool(reply.get("is_misfit"))
         return failed_column(name, request, reason=reason, kind=FailureKind.RAISED, is_misfit=is_misfit)
     if not _is_answer(reply, num_samples=len(request.completions)):

@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from grpo_runtime.process.line_worker import LineProcess, LineWorker, WorkerFailedError, WorkerProgram
+from grpo_runtime.process.line_worker import (
+    MAX_REASON_CHARACTERS,
+    LineProcess,
+    LineWorker,
+    WorkerFailedError,
+    WorkerProgram,
+    failure_in,
+    failure_reply,
+)
 
 FOLDER = str(Path(__file__).parent)
 HUNG_SECONDS = 30.0
@@ -51,6 +59,15 @@ async def test_what_is_no_answer_is_told_as_it_is(script: dict[str, Any], senten
         await process.send(line(**script))
         with pytest.raises(WorkerFailedError, match=sentence):
             await process.read()
+
+
+def test_a_failure_is_no_longer_than_a_worker_makes_it_whatever_its_code_has_written() -> None:
+    own = failure_reply(ValueError("x" * 5000), trace=f"{'y' * 5000}z")
+    assert failure_in(own) == (own["error"], own["traceback"])
+    sentence, trace = failure_in({"error": "x" * 10**7, "traceback": [f"{'y' * 10**7}z"]})
+    assert (len(sentence), len(trace)) == (MAX_REASON_CHARACTERS, MAX_REASON_CHARACTERS)
+    assert trace.endswith("yz']")
+    assert failure_in({"error": 3}) == ("3", "")
 
 
 async def test_a_worker_that_wrote_no_answer_is_started_again_for_the_next_call() -> None:

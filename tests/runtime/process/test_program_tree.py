@@ -37,6 +37,21 @@ async def test_the_exit_code_is_that_of_the_program_or_of_its_signal(script: str
     assert await ended(await started("sh", "-c", f"echo said; {script}")) == (code, "said\n", "")
 
 
+def test_processes_that_the_kernel_hides_have_no_descendants_and_fail_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As /proc does with `hidepid` those of other users: 1 is there, and may not be read."""
+    read = open
+
+    def opened(path: str, mode: str) -> object:
+        if path == "/proc/1/stat":
+            raise PermissionError(path)
+        return read(path, mode)
+
+    monkeypatch.setattr("builtins.open", opened)
+    assert os.getpid() in program_tree.descendants(os.getppid())
+
+
 async def test_a_program_that_is_not_there_is_told() -> None:
     code, _, errors = await ended(await started("nothere"))
     assert (code, errors) == (127, "nothere cannot be run: [Errno 2] No such file or directory\n")

@@ -24,15 +24,17 @@ _MAY = (
 
 
 def warnings_of(field: str, code: AgentCode) -> Iterator[str]:
-    """A sentence for each place of an agent's module that runs code, and one for any program. Other modules
-    that it imports are not looked at, and a module that is not found, or is no Python, has none: starting it
-    says so."""
-    if command := code.more.get("command"):
-        yield (
-            f"{field}: what the program {command[0]} runs is not looked at: if that is code which the policy "
-            f"writes, it {_MAY}"
-        )
-        return
+    """A sentence for each place of an agent's module that runs code, and one for any program, also for that
+    of an MCP server. Other modules that it imports are not looked at, and a module that is not found, or is
+    no Python, has none: starting it says so."""
+    programs = {f"the program {command[0]}": command for command in [code.more.get("command")] if command}
+    programs |= {f"MCP server {server['name']}": server["command"] for server in code.more.get("servers", ())}
+    for name, command in programs.items():
+        if command:
+            yield (
+                f"{field}: what {name} runs is not looked at: if that is code which the policy writes, it "
+                f"{_MAY}"
+            )
     function = (code.function or "").partition(":")[0]
     path = code.file.path if code.file is not None else _path_of(function)
     if path is None or path.suffix != ".py" or not path.is_file():

@@ -28,6 +28,9 @@ class Coroutine:
     async def start(self) -> None:
         """Nothing needs to be started."""
 
+    async def close(self) -> None:
+        """Nothing was started."""
+
     async def play(self, episode: Episode) -> Mapping[str, Any]:
         """Call the agent with as many arguments as its signature takes."""
         task = episode.task

@@ -14,18 +14,21 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TextIO
 
+import httpx2
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp_types import CONNECTION_CLOSED, CallToolResult, TextContent
 
 from grpo_runtime.process import program_tree
 from grpo_runtime.process.line_worker import WorkerFailedError
-from grpo_runtime.rollouts.agents.toolset import Call, Tool, ToolFailedError
+from grpo_runtime.rollouts.agents.toolset import CallTool, Tool, ToolFailedError
 
 START_SECONDS = 60.0
 """Until a server has named its tools."""
 STARTS_AT_A_TIME = 4
 """Of the programs of episodes: each keeps a core busy for a second or more, and must start in time."""
+_PAUSE_SECONDS = 0.5
+"""Between two tries of an address that refuses."""
 _GRACE_SECONDS = 1.0
 """Between SIGTERM and SIGKILL, once a program has not ended with its input."""
 _LAST_LINES = 10
@@ -56,9 +59,14 @@ class Connection:
     """One connection to a server, from its start to its end. It lives in a task of its own, whatever
     happens to those that call."""
 
-    def __init__(self, server: McpServer) -> None:
+    def __init__(self, server: McpServer, *, is_patient: bool = False) -> None:
+        """One that `is_patient` tries an address again while it refuses, until it is late: the server may be
+        starting."""
         self.tools: Sequence[Tool] = ()
         self._server = server
+        self._is_patient = is_patient
+        self._refusal = ""
+        """Why the newest try did not connect, as the end of a sentence."""
         self._client: Client | None = None
         self._is_to_end = asyncio.Event()
         self._lines: deque[str] = deque(maxlen=_LAST_LINES)
@@ -81,7 +89,9 @@ class Connection:
                 await asyncio.shield(self._ready)
             is_open = True
         except TimeoutError:
-            raise ServerLostError(f"it did not start within {seconds:g} s{self._said}") from None
+            raise ServerLostError(
+                f"it did not start within {seconds:g} s{self._refusal}{self._said}"
+            ) from None
         finally:
             if not is_open:
                 await self.close()
@@ -116,6 +126,18 @@ class Connection:
 
     async def _live(self) -> None:
         try:
+            while not await self._has_lived():
+                pass
+        except Exception as error:
+            self._fail(_sentence(error))
+        finally:
+            self._client = None
+            self._fail("it was ended as it started")
+
+    async def _has_lived(self) -> bool:
+        """Connect, and live to the end; False, a while later, where an address refuses and is to be tried
+        again."""
+        try:
             async with self._logged() as errors, Client(self._transport(errors)) as client:
                 # the program alone has it
                 errors.close()
@@ -124,10 +146,13 @@ class Connection:
                 self._ready.set_result(None)
                 await self._is_to_end.wait()
         except Exception as error:
-            self._fail(_sentence(error))
-        finally:
-            self._client = None
-            self._fail("it was ended as it started")
+            is_refused = isinstance(_cause(error), httpx2.ConnectError)
+            if not (self._is_patient and is_refused) or self._ready.done():
+                raise
+            self._refusal = f": {_sentence(error)}"
+            await asyncio.sleep(_PAUSE_SECONDS)
+            return False
+        return True
 
     def _fail(self, why: str) -> None:
         if not self._ready.done():
@@ -265,13 +290,13 @@ class SharedServer:
         self._newest: Connection | None = None
         self._lock = asyncio.Lock()
 
-    async def connection(self) -> Connection:
-        """One that is up. Raises ServerLostError."""
+    async def connection(self, *, is_patient: bool = False) -> Connection:
+        """One that is up; `is_patient` as there. Raises ServerLostError."""
         async with self._lock:
             if self._newest is None or not self._newest.is_up:
                 if self._newest is not None:
                     await self._newest.close()
-                self._newest = Connection(self._server)
+                self._newest = Connection(self._server, is_patient=is_patient)
                 await self._newest.open()
             return self._newest
 
@@ -305,10 +330,10 @@ class McpServers:
         return [tool for tools in found for tool in tools]
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[dict[str, Call]]:
+    async def opened(self) -> AsyncIterator[dict[str, CallTool]]:
         """The calls of all tools, for one episode. Raises ServerLostError."""
         own: list[Connection] = []
-        calls: dict[str, Call] = {}
+        calls: dict[str, CallTool] = {}
         try:
             for server in self._servers:
                 if server.per_session:
@@ -329,21 +354,21 @@ class McpServers:
     async def _tools(self, server: McpServer, *, field: str) -> Sequence[Tool]:
         try:
             if not server.per_session:
-                return (await self._shared[server.name].connection()).tools
-            connection = await self._started(server)
+                return (await self._shared[server.name].connection(is_patient=True)).tools
+            connection = await self._started(server, is_patient=True)
             await connection.close()
             return connection.tools
         except ServerLostError as error:
             raise WorkerFailedError(f"{field}: {server.place} did not start: {error}") from error
 
-    async def _started(self, server: McpServer) -> Connection:
+    async def _started(self, server: McpServer, *, is_patient: bool = False) -> Connection:
         async with self._starts:
-            connection = Connection(server)
+            connection = Connection(server, is_patient=is_patient)
             await connection.open()
         return connection
 
 
-def _call_of(connection: Connection, name: str) -> Call:
+def _call_of(connection: Connection, name: str) -> CallTool:
     async def call(arguments: dict[str, Any]) -> str:
         return await connection.call(name, arguments)
 
@@ -358,8 +383,13 @@ def _text(result: CallToolResult) -> str:
     return "\n".join(parts)
 
 
-def _sentence(error: BaseException) -> str:
+def _cause(error: BaseException) -> BaseException:
     """What is behind groups of exceptions."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}"
+    return error
+
+
+def _sentence(error: BaseException) -> str:
+    cause = _cause(error)
+    return f"{type(cause).__name__}: {cause}"

@@ -74,8 +74,8 @@ def _of_type(schema: Schema, *, whole: Schema, depth: int) -> Any:
         required = schema.get("required", properties)
         return {name: value_of(properties.get(name, True), whole=whole, depth=depth + 1) for name in required}
     if kind == "array":
-        item = schema.get("items", True)
-        return [value_of(item, whole=whole, depth=depth + 1)] * max(1, schema.get("minItems", 1))
+        items = _items(schema, minimum=max(1, schema.get("minItems", 1)))
+        return [value_of(item, whole=whole, depth=depth + 1) for item in items]
     if kind in ("integer", "number"):
         return _number(schema)
     if kind == "string":
@@ -83,6 +83,16 @@ def _of_type(schema: Schema, *, whole: Schema, depth: int) -> Any:
     if kind in ("boolean", "null"):
         return True if kind == "boolean" else None
     raise NoValueError(f"its schema has the type {kind}")
+
+
+def _items(schema: Schema, *, minimum: int) -> list[Schema | bool]:
+    """The schemas of the items of an array: those that it gives to the first ones, as `prefixItems`, or as a
+    list of `items` in older drafts, and as many others as it needs."""
+    of_all = schema.get("items", True)
+    first, others = schema.get("prefixItems", []), of_all
+    if isinstance(of_all, list):
+        first, others = of_all, schema.get("additionalItems", True)
+    return [*first, *[others] * (minimum - len(first))]
 
 
 def _number(schema: Schema) -> float:

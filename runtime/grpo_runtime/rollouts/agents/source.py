@@ -16,11 +16,11 @@ from typing import Any
 from grpo_runtime.data.seeds import turn_seed
 from grpo_runtime.gateway.gateway import Gateway
 from grpo_runtime.gateway.session import Limits, Session
-from grpo_runtime.process.line_worker import WorkerFailedError, WorkerProgram, shortened
+from grpo_runtime.process.line_worker import WorkerFailedError, WorkerProgram, failure_in, shortened
 from grpo_runtime.rollouts.agents.kinds import AgentCode, AgentKind
 from grpo_runtime.rollouts.agents.result import MAX_QUOTED_CHARACTERS
 from grpo_runtime.rollouts.collect import Source
-from grpo_runtime.rollouts.function.function_process import FunctionProcess, OpenConversation, Said
+from grpo_runtime.rollouts.function.function_process import FunctionProcess, Line, OpenConversation
 from grpo_runtime.rollouts.function.shared_process import HANG_SECONDS, SharedProcess, blocked_message
 from grpo_runtime.rollouts.function.tries import ALL, PAUSES_SECONDS, Part, Sample, Tries
 from grpo_runtime.rollouts.function.worker import worker_config
@@ -102,7 +102,7 @@ class Agent(SharedProcess):
         return FunctionFailedError(f"{self.options.field}: the agent failed {where}: {error}")
 
 
-def returned_by(said: Said) -> float | None:
+def returned_by(said: Line) -> float | None:
     """The reward with which an episode has ended; None where it has none, also where its agent raised. What
     else its process says of it, such as tokens, is not read: the gateway's own record is trained.
 
@@ -117,7 +117,7 @@ def returned_by(said: Said) -> float | None:
     return reward
 
 
-def failures_in(said: Said) -> dict[str, int]:
+def failures_in(said: Line) -> dict[str, int]:
     """How often something failed in an episode that has ended, by EpisodeFailure, as its process counts it.
     Raises WorkerFailedError as `returned_by`."""
     found = said.get("failures", {})
@@ -129,7 +129,7 @@ def failures_in(said: Said) -> dict[str, int]:
     raise WorkerFailedError(f"its process wrote {shortened(said)}")
 
 
-def output_in(said: Said) -> str:
+def output_in(said: Line) -> str:
     """The end of what a program wrote; empty where none made the episode. Raises WorkerFailedError as
     `returned_by`."""
     found = said.get("output", "")
@@ -179,7 +179,7 @@ class _Episodes:
             # its deadline is the session's
             with process.conversation(timeout_seconds=None) as episode:
 
-                async def play(key: str) -> Said:
+                async def play(key: str) -> Line:
                     async with self._gateway.beside(key, untrained) as untrained_key:
                         keys = {"key": key, "untrained_key": untrained_key}
                         return await episode.begin({"url": self._url, **keys, "task": _task(sample)})
@@ -191,10 +191,11 @@ class _Episodes:
         except WorkerFailedError as error:
             raise self._failure(f"{error}", sample) from error
         if "error" in said and not (session.is_cut or untrained.is_cut):
-            # a program has none, but an end of its output
-            what = "it raised " if "traceback" in said else ""
-            logger.warning("%s: %s%s\n%s", options.field, what, said["error"], said.get("traceback", ""))
-            raise self._failure(f"{what}{said['error']}", sample)
+            sentence, trace = failure_in(said)
+            # a program has no traceback, but an end of its output
+            what = f"it raised {sentence}" if "traceback" in said else sentence
+            logger.warning("%s: %s\n%s", options.field, what, trace)
+            raise self._failure(what, sample)
         is_cut = session.is_cut or "error" in said
         trajectory = self._trajectory(session, said, sample, output=output if is_cut else "")
         of_rank_0 = {
@@ -212,7 +213,7 @@ class _Episodes:
         )
         finish(replace(rollout, returned=returned, trajectory=trajectory, calls=calls))
 
-    def _trajectory(self, session: Session, said: Said, sample: Sample, *, output: str) -> dict[str, Any]:
+    def _trajectory(self, session: Session, said: Line, sample: Sample, *, output: str) -> dict[str, Any]:
         trajectory = {"chats": session.chats, "state": said.get("state")}
         if output:
             trajectory["output"] = output
@@ -224,7 +225,7 @@ class _Episodes:
 
     async def _late(
         self, session: Session, sample: Sample, process: FunctionProcess, episode: OpenConversation
-    ) -> Said:
+    ) -> Line:
         """How an episode ends whose time is over: with no reward of its agent. Raises FunctionFailedError
         where it has nothing to train, and where its process hangs, which may be another episode's fault."""
         if await process.hangs(after_seconds=self._hang_seconds):
@@ -236,7 +237,7 @@ class _Episodes:
             raise self._failure(f"{what}, and wrote: {wrote}" if wrote else what, sample)
         return {"is_done": True, **said}
 
-    async def _last_output(self, episode: OpenConversation) -> Said:
+    async def _last_output(self, episode: OpenConversation) -> Line:
         """What the program of a late episode has written until it was ended; nothing where it is none, or
         does not end."""
         try:

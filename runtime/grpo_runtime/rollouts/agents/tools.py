@@ -23,13 +23,13 @@ from grpo_runtime.process.user_code import load_either
 from grpo_runtime.rollouts.agents.result import result_of
 from grpo_runtime.rollouts.agents.toolset import (
     BadCallError,
-    Call,
+    CallTool,
     EpisodeThread,
     OpenTools,
     Tool,
     ToolFailedError,
     UserTools,
-    shortened,
+    bounded,
 )
 from grpo_runtime.rollouts.agents.worker import Episode, Task, serve_episodes
 
@@ -90,7 +90,7 @@ class ToolPlayer:
         thread = EpisodeThread()
         async with AsyncExitStack() as stack:
             stack.callback(thread.close)
-            calls: dict[str, Call] = {}
+            calls: dict[str, CallTool] = {}
             if self._servers is not None:
                 calls |= await stack.enter_async_context(self._servers.opened())
             code = None if self._code is None else await self._code.opened(thread)
@@ -100,7 +100,7 @@ class ToolPlayer:
             failures = Counter[str]()
             await self._chat(episode, messages, calls, failures)
             reward = None if code is None else await code.reward()
-            return {"reward": result_of(reward)["reward"], "state": None, "failures": dict(failures)}
+            return {**result_of(reward), "failures": dict(failures)}
 
     async def _beginning(self, task: Task, code: OpenTools | None) -> list[Any]:
         """The messages that the prompt is, behind `sampling.systemPrompt`, and with what `reset` says behind
@@ -120,7 +120,7 @@ class ToolPlayer:
         return messages
 
     async def _chat(
-        self, episode: Episode, messages: list[Any], calls: Mapping[str, Call], failures: Counter[str]
+        self, episode: Episode, messages: list[Any], calls: Mapping[str, CallTool], failures: Counter[str]
     ) -> None:
         """Until a reply calls nothing, is cut, or a limit refuses the next one. A chat that is refused as
         wrong ends, too, where a reply has made it so. Raises BadRequestError where the first one is."""
@@ -153,7 +153,7 @@ class ToolPlayer:
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": content})
 
     async def _answer(
-        self, name: str, arguments: str, calls: Mapping[str, Call], failures: Counter[str]
+        self, name: str, arguments: str, calls: Mapping[str, CallTool], failures: Counter[str]
     ) -> str:
         """What the policy is told of a call."""
         try:
@@ -162,10 +162,10 @@ class ToolPlayer:
             return await calls[name](self._tools[name].arguments(arguments))
         except BadCallError as error:
             failures["policy"] += 1
-            return shortened(f"Error: {error}")
+            return bounded(f"Error: {error}")
         except ToolFailedError as error:
             failures["tool"] += 1
-            return shortened(f"Error: {error}")
+            return bounded(f"Error: {error}")
 
 
 def _servers_of(servers: Sequence[Mapping[str, Any]]) -> "McpServers | None":

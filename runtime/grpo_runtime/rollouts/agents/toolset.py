@@ -24,7 +24,7 @@ _MAX_TEXT = 2000
 """What is said of a broken call or a tool's error is cut to so many characters."""
 _OWN_METHODS = ("reset", "get_reward")
 
-Call = Callable[[dict[str, Any]], Awaitable[str]]
+CallTool = Callable[[dict[str, Any]], Awaitable[str]]
 """Calls a tool with arguments that it takes. Raises ToolFailedError for what the policy is told, and anything
 else for a failure that is the environment's."""
 
@@ -88,7 +88,7 @@ class Tool:
         return validator_for(schema, default=Draft202012Validator)(schema)
 
 
-def shortened(text: str) -> str:
+def bounded(text: str) -> str:
     """What is said of a failure."""
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
 
@@ -119,7 +119,7 @@ class OpenTools:
     def __init__(
         self, functions: Mapping[str, Callable[..., Any]], thread: EpisodeThread, object_: Any = None
     ) -> None:
-        self.calls: dict[str, Call] = {
+        self.calls: dict[str, CallTool] = {
             name: functools.partial(self._call, function) for name, function in functions.items()
         }
         self._thread = thread

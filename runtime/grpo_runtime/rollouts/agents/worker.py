@@ -58,6 +58,11 @@ class Player(Protocol):
         """What the last line of an episode says."""
         ...
 
+    async def close(self) -> None:
+        """End what `start` has started: no other episode comes. Where the process is killed, that ends
+        by itself."""
+        ...
+
 
 class EpisodeClient(AsyncOpenAI):
     """A client of one episode. Those of all episodes share their connections, which end with the process."""
@@ -68,10 +73,12 @@ class EpisodeClient(AsyncOpenAI):
 
 def serve_episodes(arguments: Sequence[str], *, load: Callable[[dict[str, Any]], Player]) -> int:
     """Play episodes until the requests end, with what `load` makes of CONFIG; returns the exit code."""
-    return serve(arguments, load=load, start=lambda player: player.start(), answer=_answer)
+    return serve(arguments, load=load, start=lambda player: player.start(), answer=play_all)
 
 
-def _answer(player: Player, lines: Lines, runner: asyncio.Runner) -> None:
+def play_all(player: Player, lines: Lines, runner: asyncio.Runner) -> None:
+    """Play the episodes that lines ask for, until these end, and close the player."""
+
     async def serve_all() -> None:
         # connections take long to set up, so they are shared; none goes through a proxy that the pod has for
         # other hosts
@@ -92,6 +99,9 @@ def _answer(player: Player, lines: Lines, runner: asyncio.Runner) -> None:
                 )
                 return dict(await player.play(episode))
 
-            await Conversations(play, lines).serve()
+            try:
+                await Conversations(play, lines).serve()
+            finally:
+                await player.close()
 
     runner.run(serve_all())

@@ -18,7 +18,7 @@ from grpo_runtime.process.line_worker import (
     shortened,
 )
 
-Said = dict[str, Any]
+Line = dict[str, Any]
 """A line of the process: what a conversation asks for, or how it has ended. The user's code may have written
 it."""
 
@@ -30,7 +30,7 @@ class FunctionProcess:
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._process = LineProcess(program)
         self._numbers = itertools.count()
-        self._inboxes: dict[int, asyncio.Queue[Said]] = {}
+        self._inboxes: dict[int, asyncio.Queue[Line]] = {}
         self._num_users = 0
         self._reader: asyncio.Task[None] | None = None
 
@@ -127,7 +127,7 @@ class OpenConversation:
         self,
         process: FunctionProcess,
         number: int,
-        inbox: "asyncio.Queue[Said]",
+        inbox: "asyncio.Queue[Line]",
         *,
         timeout_seconds: float | None,
     ) -> None:
@@ -138,20 +138,20 @@ class OpenConversation:
         self._inbox = inbox
         self._timeout_seconds = timeout_seconds
 
-    async def begin(self, given: Mapping[str, Any]) -> Said:
+    async def begin(self, given: Mapping[str, Any]) -> Line:
         """Call the function, which gets a `Conversation` with these fields."""
         self.is_open = True
         return await self._say({"begin": given})
 
-    async def resume(self, turn: Mapping[str, Any]) -> Said:
+    async def resume(self, turn: Mapping[str, Any]) -> Line:
         """Give the function the turn that it has asked for."""
         return await self._say({"turn": turn})
 
-    async def cut(self) -> Said:
+    async def cut(self) -> Line:
         """Cancel the function, and return once it has ended."""
         return await self._say({"cut": True})
 
-    async def _say(self, message: Mapping[str, Any]) -> Said:
+    async def _say(self, message: Mapping[str, Any]) -> Line:
         seconds = self._timeout_seconds
         try:
             async with asyncio.timeout(seconds):

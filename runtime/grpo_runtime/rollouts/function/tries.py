@@ -91,7 +91,7 @@ class Tries:
         self._part = part
         self._places = asyncio.Semaphore(MOST_ALONE)
         self._num_failed_alone = 0
-        """Completions in processes of their own since one was finished anywhere."""
+        """Completions that failed in processes of their own since one was finished anywhere."""
 
     async def sample(self, groups: Sequence[Group], *, take: Take, stays_awake: bool = False) -> None:
         """Make every sample of its part that `groups` miss. One for which the function fails begins anew with
@@ -105,7 +105,7 @@ class Tries:
         is_process_lost, num_tries = False, 0
         for pause in (*self._pauses_seconds, None):
             trying = _Try(sample, self._count_finished(take))
-            opened = self._opened(is_last=pause is None, is_process_lost=is_process_lost)
+            opened = self._opened(trying, is_last=pause is None, is_process_lost=is_process_lost)
             try:
                 async with opened as process:
                     await self._run(trying, process)
@@ -131,15 +131,15 @@ class Tries:
         take(sample.group, sample.place, GivenUp(why, num_tries))
 
     def _opened(
-        self, *, is_last: bool, is_process_lost: bool
+        self, trying: "_Try", *, is_last: bool, is_process_lost: bool
     ) -> AbstractAsyncContextManager[FunctionProcess]:
         """A process for a try."""
         if not is_last:
             return self._function.process()
-        return self._alone() if is_process_lost else self._function.last_process()
+        return self._alone(trying) if is_process_lost else self._function.last_process()
 
     @asynccontextmanager
-    async def _alone(self) -> AsyncIterator[FunctionProcess]:
+    async def _alone(self, trying: "_Try") -> AsyncIterator[FunctionProcess]:
         """A process for one completion alone. Raises _NotTriedError where so many have failed in theirs that
         no single completion is at fault, and what `own_process` raises."""
         async with self._places:
@@ -149,8 +149,12 @@ class Tries:
                     "failed so"
                 )
             async with self._function.own_process() as process:
-                self._num_failed_alone += 1  # unless it is finished
-                yield process
+                try:
+                    yield process
+                except (WorkerFailedError, FunctionFailedError):
+                    # one that is cancelled has not failed
+                    self._num_failed_alone += not trying.is_finished
+                    raise
 
     def _count_finished(self, take: Take) -> Take:
         def finish(group: Group, place: int, found: Rollout | GivenUp) -> None:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard, TypeVar
 
 from grpo_runtime.model.completion_decoder import CompletionDecoder
-from grpo_runtime.process.line_worker import WorkerFailedError, WorkerProgram, shortened
+from grpo_runtime.process.line_worker import WorkerFailedError, WorkerProgram, failure_in, shortened
 from grpo_runtime.process.user_code import FunctionFile
 from grpo_runtime.rollouts.collect import Source
-from grpo_runtime.rollouts.function.function_process import FunctionProcess, OpenConversation, Said
+from grpo_runtime.rollouts.function.function_process import FunctionProcess, Line, OpenConversation
 from grpo_runtime.rollouts.function.shared_process import HANG_SECONDS, SharedProcess
 from grpo_runtime.rollouts.function.transcript import Transcript
 from grpo_runtime.rollouts.function.tries import PAUSES_SECONDS, Sample, Tries
@@ -132,7 +132,7 @@ class _Turns:
             if conversation.is_open:
                 await _in_time(conversation.cut(), sample)
 
-    def _next_turn(self, said: Said, transcript: Transcript, sample: Sample) -> GenerateRequest | None:
+    def _next_turn(self, said: Line, transcript: Transcript, sample: Sample) -> GenerateRequest | None:
         """What the engines are asked for when the function has said this; None where the completion is
         finished. Raises FunctionFailedError when the function raised, or has written over the protocol."""
         if "error" in said:
@@ -187,8 +187,9 @@ def _finished(transcript: Transcript, sample: Sample) -> Rollout:
     return transcript.rollout()
 
 
-def _failure(said: Said, sample: Sample) -> FunctionFailedError:
-    logger.warning("%s: the function raised %s\n%s", FIELD, said["error"], said.get("traceback"))
+def _failure(said: Line, sample: Sample) -> FunctionFailedError:
+    sentence, trace = failure_in(said)
+    logger.warning("%s: the function raised %s\n%s", FIELD, sentence, trace)
     return FunctionFailedError(
-        f"{FIELD}: the function raised {said['error']} {sample.where}: catch what a tool may raise"
+        f"{FIELD}: the function raised {sentence} {sample.where}: catch what a tool may raise"
     )

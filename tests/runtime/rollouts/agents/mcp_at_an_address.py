@@ -12,26 +12,12 @@ from grpo_runtime.local.ports import free_ports
 
 @asynccontextmanager
 async def serving(program: Path) -> AsyncIterator[tuple[Process, str]]:
-    """The process of a program that takes its port as an argument, and its address, once it listens."""
+    """A program that takes its port as an argument, and its address, where it may not listen yet."""
     [port] = free_ports(1)
     process = await asyncio.create_subprocess_exec(sys.executable, str(program), f"{port}")
     try:
-        await _listening(process, port)
         yield process, f"http://127.0.0.1:{port}/mcp"
     finally:
         if process.returncode is None:
             process.kill()
         await process.wait()
-
-
-async def _listening(process: Process, port: int) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            assert process.returncode is None, "the server has ended before it listened"
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-            except OSError:
-                await asyncio.sleep(0.05)
-            else:
-                writer.close()
-                return

@@ -11,6 +11,7 @@ class Quiz:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._question = config["question"]
         self._answer = ""
+        self.is_closed = False
 
     async def start(self) -> None:
         self._answer = "4"
@@ -19,6 +20,9 @@ class Quiz:
         messages = [{"role": "user", "content": self._question}]
         answer = await episode.client.chat.completions.create(model="policy", messages=messages)  # type: ignore[arg-type]
         return {"reward": float(answer.choices[0].message.content == self._answer), "state": None}
+
+    async def close(self) -> None:
+        self.is_closed = True
 
 
 if __name__ == "__main__":

@@ -44,3 +44,12 @@ def test_the_warning_names_the_environment_the_line_and_what_to_do(
 def test_of_a_program_it_is_said_that_nobody_looks_at_it():
     [warning] = warnings_of("environment game", AgentCode(more={"command": ["python3", "agent.py"]}))
     assert warning.startswith("environment game: what the program python3 runs is not looked at: if that is")
+
+
+def test_of_each_mcp_server_that_is_a_program_it_is_said_too(tmp_path: Path):
+    (tmp_path / "tools.py").write_text("eval('1')\n")
+    file = FunctionFile(path=tmp_path / "tools.py", function="TOOLS", place="key tools.py of ConfigMap tools")
+    servers = [{"name": "wiki", "command": None}, {"name": "shell", "command": ["python3", "shell.py"]}]
+    shell, own = warnings_of("environment game", AgentCode(file=file, more={"servers": servers}))
+    assert shell.startswith("environment game: what MCP server shell runs is not looked at: if that is code")
+    assert own.startswith("environment game: line 1 of tools.py calls eval: ")

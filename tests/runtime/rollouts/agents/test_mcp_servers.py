@@ -91,7 +91,7 @@ async def test_an_episode_has_a_program_of_its_own_that_ends_with_it_also_where_
         assert not any(map(is_there, found))
 
 
-async def test_a_server_at_an_address_is_called_and_is_lost_with_its_program():
+async def test_a_server_at_an_address_that_still_starts_is_waited_for_and_is_lost_with_its_program():
     async with serving(EXAMPLE) as (program, url), started(server(url=url)) as servers:
         async with servers.opened() as calls:
             assert await calls["plus"]({"a": 1, "b": 2}) == "3"
@@ -114,13 +114,13 @@ async def test_a_server_at_an_address_is_called_and_is_lost_with_its_program():
         ({"command": ["sh", "-c", "printf 'no licence' >&2"]}, "did not start: .* It wrote: no licence"),
         ({"command": ["sleep", "1000"]}, r"did not start: it did not start within 0\.5 s"),
         ({"command": ["no-such-program"]}, "did not start: .*no-such-program cannot be run: "),
-        ({"url": "http://127.0.0.1:9/mcp"}, "did not start: "),
+        ({"url": "http://127.0.0.1:9/mcp"}, r"did not start: it did not start within 0\.5 s: ConnectError: "),
     ],
 )
 async def test_a_server_that_does_not_start_is_named_with_what_it_wrote(
     fields: dict[str, Any], sentence: str, monkeypatch: pytest.MonkeyPatch
 ):
-    is_late = fields.get("command", [""])[0] == "sleep"
+    is_late = fields.get("command", ["sleep"])[0] == "sleep"
     monkeypatch.setattr(mcp_servers, "START_SECONDS", 0.5 if is_late else 30.0)
     with pytest.raises(WorkerFailedError, match=sentence):
         async with started(server(**fields)):

@@ -4,8 +4,9 @@ from typing import Any
 
 import jsonschema
 import pytest
+from jsonschema import Draft7Validator, Draft202012Validator
 
-from grpo_runtime.rollouts.agents.schema_values import NoValueError, arguments_of
+from grpo_runtime.rollouts.agents.schema_values import NoValueError, arguments_of, value_of
 
 
 def arguments(**properties: Any) -> dict[str, Any]:
@@ -48,6 +49,34 @@ def arguments(**properties: Any) -> dict[str, Any]:
 )
 def test_a_value_of_each_schema(schema: Any, value: Any) -> None:
     assert arguments(it=schema) == {"it": value}
+
+
+@pytest.mark.parametrize(
+    ("draft", "schema", "value"),
+    [
+        (Draft202012Validator, {"prefixItems": [{"type": "integer"}, {"type": "boolean"}]}, [1, True]),
+        (
+            Draft202012Validator,
+            {"prefixItems": [{"type": "integer"}], "items": {"type": "boolean"}, "minItems": 3},
+            [1, True, True],
+        ),
+        (Draft7Validator, {"items": [{"type": "integer"}, {"$ref": "#/definitions/Name"}]}, [1, "1"]),
+        (
+            Draft7Validator,
+            {"items": [{"type": "integer"}], "additionalItems": {"type": "boolean"}, "minItems": 2},
+            [1, True],
+        ),
+        (Draft7Validator, {"items": [{"type": "integer"}], "additionalItems": False}, [1]),
+    ],
+    ids=str,
+)
+def test_an_array_may_have_a_schema_for_each_of_its_first_items(
+    draft: Any, schema: dict[str, Any], value: list[Any]
+) -> None:
+    whole = {"type": "array", **schema, "definitions": {"Name": {"type": "string"}}}
+    found = value_of(whole, whole=whole)
+    draft(whole).validate(found)
+    assert found == value
 
 
 @pytest.mark.parametrize(

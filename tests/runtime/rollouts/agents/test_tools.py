@@ -133,6 +133,11 @@ async def test_a_tool_that_blocks_keeps_no_other_episode_waiting():
     assert [client.told for client in clients] == [["met"], ["met"]]
 
 
+async def test_get_reward_may_return_a_state_for_reward_functions():
+    said = await played(player_of("TellsItsState"), ScriptedClient([("up", '{"by": 3}')], "There."))
+    assert said == {"reward": 0.5, "state": {"count": 3}, "failures": {}}
+
+
 async def test_rewards_may_be_awaited_and_functions_have_none():
     assert (await played(player_of("Judged"), ScriptedClient("There.")))["reward"] == 0.25
     client = ScriptedClient([("add", '{"a": 1, "b": 2}'), ("echo", '{"text": "on"}')], "There.")

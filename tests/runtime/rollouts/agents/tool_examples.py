@@ -66,6 +66,11 @@ class Judged(Counter):
         return 0.25
 
 
+class TellsItsState(Counter):
+    def get_reward(self):
+        return {"reward": 0.5, "state": {"count": self.count}}
+
+
 class FailsAtReset(Counter):
     def reset(self):
         raise ConnectionError("no game server")

@@ -10,7 +10,7 @@ from openai import BadRequestError, RateLimitError
 from grpo_runtime.rollouts.agents.tools import ToolPlayer
 from grpo_runtime.rollouts.agents.worker import Episode, Task
 
-Said = str | list[tuple[str, str]] | None
+Scripted = str | list[tuple[str, str]] | None
 
 
 class ScriptedClient:
@@ -18,7 +18,7 @@ class ScriptedClient:
     read, and calls of tools. None is no answer, but that the call is refused as wrong, and behind the end
     of the script a limit refuses."""
 
-    def __init__(self, *script: Said, finish_reason: str | None = None) -> None:
+    def __init__(self, *script: Scripted, finish_reason: str | None = None) -> None:
         self.messages: list[Any] = []
         self.tools: list[Any] = []
         self._script = list(script)

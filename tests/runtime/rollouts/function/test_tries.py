@@ -13,6 +13,7 @@ from grpo_runtime.rollouts.interface import FunctionFailedError, GenerateRequest
 
 ALWAYS = 99
 LOST = -1
+HANGS = -2
 
 
 class Process:
@@ -25,13 +26,15 @@ class Process:
 
 class Function:
     """Makes each sample in the try with its number: one of number 3 fails twice. One of number LOST ends its
-    process in each try."""
+    process in each try, and one of number HANGS does too, until it is alone and hangs."""
 
     is_awake = True
 
     def __init__(self, *made_in: int) -> None:
-        self._made_in = made_in
+        self.made_in = made_in
+        self._source: Tries | None = None
         self._shared: Process | None = None
+        self.hanging: asyncio.Queue[int] = asyncio.Queue()
         self.tries: dict[int, list[str]] = {place: [] for place in range(len(made_in))}
         requests = [GenerateRequest((1,), seed=place) for place in range(len(made_in))]
         prompt = Prompt(index=0, content="", columns={})
@@ -55,10 +58,13 @@ class Function:
         self.is_awake = False
 
     async def make(self, sample: Sample, process: Process, finish: object) -> None:
-        tries, number = self.tries[sample.place], self._made_in[sample.place]
+        tries, number = self.tries[sample.place], self.made_in[sample.place]
         tries.append(process.name)
         await asyncio.sleep(0)  # the others are in the process too
-        if number == LOST and not process.ended.done():
+        if number == HANGS and process.name == "own":
+            self.hanging.put_nowait(sample.place)
+            await asyncio.Event().wait()
+        if number in (LOST, HANGS) and not process.ended.done():
             process.ended.set_result("it died")
         if process.ended.done():
             await asyncio.Event().wait()
@@ -74,8 +80,9 @@ class Function:
         def failed(where: str, error: WorkerFailedError) -> FunctionFailedError:
             return FunctionFailedError(f"it failed {where}: {error}")
 
-        source = Tries(self, self, make=self.make, failed=failed, pauses_seconds=(0.0, 0.0))  # type: ignore[arg-type]
-        await source.sample([self.group], take=take)
+        if self._source is None:
+            self._source = Tries(self, self, make=self.make, failed=failed, pauses_seconds=(0.0, 0.0))  # type: ignore[arg-type]
+        await self._source.sample([self.group], take=take)
         assert self.group.is_sampled and not self.is_awake
         return self.group.rollouts
 
@@ -118,3 +125,16 @@ async def test_where_all_that_are_alone_end_their_processes_the_others_are_not_t
     assert isinstance(found[-1], GivenUp)
     why = r"it failed in step 1: it died, and it was not tried alone, because \d+ others, .* tried 2 times"
     assert re.fullmatch(why, found[-1].why)
+
+
+async def test_one_that_is_cancelled_in_a_process_of_its_own_has_not_failed_there() -> None:
+    function = Function(*[HANGS] * MOST_ALONE)
+    for _ in range(MOST_FAILED_ALONE // MOST_ALONE):
+        sampling = asyncio.create_task(function.sample())
+        for _ in range(MOST_ALONE):
+            await function.hanging.get()
+        sampling.cancel()
+        await asyncio.gather(sampling, return_exceptions=True)
+    function.made_in = (LOST,) * MOST_ALONE
+    for found in await function.sample():
+        assert found == GivenUp("it failed in step 1: it died. It was tried 3 times")
