@@ -30,11 +30,10 @@ PHASES = {
     "transfer": f"POST {routes.UPDATE_PATH}",
     "finish": f"POST {routes.FINISH_PATH}",
     "resume, just after finish": f"POST {routes.RESUME_PATH}",
-    "verify": '"prompt_logprobs"',
+    "verify": f"POST {routes.LOGPROBS_PATH}",
     "admit": f"POST {routes.ADMIT_PATH}",
 }
-"""What the packet to an engine contains that begins a phase: a verb, the seed of samples, or what a probe
-asks for."""
+"""What the packet to an engine contains that begins a phase: the route of a call, or the seed of samples."""
 FOUND_SECONDS = 15 + 1
 """Within which the trainer finds a loss, and the time to say so on a machine that is busy."""
 STRIKE_SECONDS = 60
