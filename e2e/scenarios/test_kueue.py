@@ -271,21 +271,21 @@ def test_a_job_whose_pods_do_not_get_ready_in_time_is_evicted_requeued_and_then_
     namespace: Namespace, workloads: Workloads, running_kueue: Kueue
 ) -> None:
     quota_is(namespace, cpu="350m")
-    job = queued(small_job("late", num_steps=100))
+    job = queued(small_job("late", num_steps=60))
     job["spec"]["checkpoint"] = {"claimName": "late", "everySteps": 10}
-    wait = {"timeout": "60s", "requeuingStrategy": {"backoffBaseSeconds": 5}}
+    wait = {"timeout": "25s", "requeuingStrategy": {"backoffBaseSeconds": 5}}
     with running_kueue.configured(waitForPodsReady=wait):
-        namespace.apply(slow_down(job, seconds=1.0, is_held=True), job)  # and no claim
+        namespace.apply(slow_down(job, seconds=0.5, is_held=True), job)  # and no claim
         namespace.wait_until(
             lambda: (
                 "queue" in namespace.status("late")
                 and state(workloads.of_job("late"), "Evicted") == ("True", "PodsReadyTimeout")
             ),
             "an eviction",
-            timeout_seconds=120,
+            timeout_seconds=60,
         )
         namespace.apply(volume_claim("late"))
-        namespace.wait_for_step("late", 70)  # longer than the timeout after its pods are ready
+        namespace.wait_for_step("late", 45)  # longer than the timeout after its pods are ready
         assert state(workloads.of_job("late"), "PodsReady") == ("True", "Started")
         hurry(namespace, claim="late")
         status = namespace.wait_for_finish("late")

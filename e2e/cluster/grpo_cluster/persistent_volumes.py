@@ -8,7 +8,8 @@ from grpo_cluster.api import Api, ApiUnreachable, Object
 from grpo_cluster.settings import ClusterSettings, NodeSettings
 from grpo_cluster.waiting import wait_until
 
-NUM_VOLUMES_PER_NODE = 8
+NUM_VOLUMES_PER_NODE = 16
+"""More than the claims of a file of scenarios, which are deleted with its namespace."""
 STORAGE_CLASS = "local"
 _VOLUMES = "/api/v1/persistentvolumes"
 _WATCH_SECONDS = 300
