@@ -126,6 +126,11 @@ browser:
 	@command -v chromium > /dev/null || { apt-get update -qq && apt-get install -qq --yes --no-install-recommends chromium > /dev/null; }
 compiler:
 	@command -v gcc nm > /dev/null || { apt-get update -qq && apt-get install -qq --yes --no-install-recommends gcc libc6-dev > /dev/null; }
+# Debian's package would start a Prometheus: only its promtool is unpacked
+promtool:
+	@test -x $(CACHE)/bin/promtool || { mkdir -p $(CACHE)/bin && cd $(CACHE)/bin && apt-get update -qq && \
+	  apt-get download -qq -o APT::Sandbox::User=root prometheus && dpkg-deb --fsys-tarfile prometheus_*.deb | tar -xO ./usr/bin/promtool > .promtool && \
+	  rm prometheus_*.deb && chmod +x .promtool && mv .promtool promtool; }
 cluster-programs: uv debian-packages
 	@$(CLUSTER) build
 kueue versitygw: uv debian-packages
@@ -138,4 +143,4 @@ $(BIN)/.ready: tests/environment.sh tests/requirements.txt crds/requirements-bui
 .venv-cuda/.ready: tests/environment.sh runtime/requirements-cuda.txt crds/requirements-build.txt crds/pyproject.toml runtime/pyproject.toml | uv
 	@tests/environment.sh cuda && touch $@
 
-.PHONY: demo setup format generate check requirements test test-fast test-matrix test-nullgpu test-gpu gpu-wheels gpu-site bench bench-sync bench-trl bench-logprobs bench-checkpoint bench-lora bench-sparse bench-executors bench-learning bench-async bench-gpu gpu-day gpu-day-table bench-scale cluster-up cluster-status cluster-down images help uv debian-packages browser compiler cluster-programs kueue versitygw built-images
+.PHONY: demo setup format generate check requirements test test-fast test-matrix test-nullgpu test-gpu gpu-wheels gpu-site bench bench-sync bench-trl bench-logprobs bench-checkpoint bench-lora bench-sparse bench-executors bench-learning bench-async bench-gpu gpu-day gpu-day-table bench-scale cluster-up cluster-status cluster-down images help uv debian-packages browser compiler promtool cluster-programs kueue versitygw built-images

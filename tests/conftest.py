@@ -131,6 +131,18 @@ def is_updating_golden(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture(scope="session")
+def promtool() -> Path:
+    """Prometheus' own checks of metrics and of rules."""
+    from grpo_cluster.settings import cache_dir
+
+    program = cache_dir() / "bin" / "promtool"
+    if not program.is_file():
+        assert os.environ.get("CI") != "true", f"no {program}: `make promtool` installs it"
+        pytest.skip("no promtool here: `make promtool` installs it")
+    return program
+
+
+@pytest.fixture(scope="session")
 def ranks() -> Iterator[Ranks]:
     """This process as rank 0 of 1. A process can meet other ranks only once, whichever folder asks."""
     from grpo_runtime.trainer.distributed import Ranks, StopRequest

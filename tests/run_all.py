@@ -82,7 +82,7 @@ PREPARATION: Sequence[Sequence[Lane]] = (
         [
             Part(
                 "Debian packages",
-                ("make", "debian-packages", "browser", "compiler"),
+                ("make", "debian-packages", "browser", "compiler", "promtool"),
                 600,
                 is_needed=True,
                 needs_cluster=True,
