@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Generator, Iterator
+import subprocess
+from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -140,6 +141,18 @@ def promtool() -> Path:
         assert os.environ.get("CI") != "true", f"no {program}: `make promtool` installs it"
         pytest.skip("no promtool here: `make promtool` installs it")
     return program
+
+
+@pytest.fixture(scope="session")
+def check_metrics(promtool: Path) -> Callable[[str], str]:
+    """What promtool has to say against a /metrics; empty where all is well."""
+
+    def complaints(text: str) -> str:
+        command = [str(promtool), "check", "metrics"]
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
+        return done.stdout + done.stderr + (f"it ended with {done.returncode}" if done.returncode else "")
+
+    return complaints
 
 
 @pytest.fixture(scope="session")

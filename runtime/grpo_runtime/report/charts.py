@@ -111,6 +111,7 @@ SECTIONS: tuple[Section, ...] = (
             Chart("Completion tokens a second", ("tokens_per_second", "async/tokens_per_busy_second")),
             Chart("Phases of a step", ("time/*_seconds",), unit="seconds"),
             Chart("Phases of a weight sync", ("sync/*_seconds",), unit="seconds"),
+            Chart("Rate of a weight sync", ("sync/bytes_per_second",), unit="bytes a second"),
             Chart("Engines", ("sync/engines", "sync/failed_engines")),
             Chart("Computed and padding tokens", ("batch/*_share",), unit="share"),
             Chart("Checkpoints", ("checkpoint/*seconds",), unit="seconds"),
@@ -176,6 +177,7 @@ def curves(chart: Chart, records: Sequence[MetricsRecord], *, present: Sequence[
         "yaxis": {
             "title": {"text": chart.unit},
             "type": "log" if chart.is_logarithmic else "linear",
+            "exponentformat": "SI" if chart.unit.startswith("bytes") else "B",
             "range": None if has_own_range else _range_of_constant({y for one in traces for y in one["y"]}),
         },
         "shapes": [_vertical_line(step) for step in _first_steps_of_later_attempts(records)],

@@ -261,7 +261,7 @@ METRICS = {
     "sync/update_ratio": (
         "the same by `sync/bytes`: 1 where all weights are sent, in float32 at nearly every step"
     ),
-    "sync/gigabytes_per_second": (
+    "sync/bytes_per_second": (
         "rate into the slowest engine: `sync/bytes` by `sync/transfer_seconds`; left out where nothing was "
         "sent"
     ),
@@ -375,7 +375,7 @@ def sync_metrics(sync: "SyncReport") -> dict[str, float]:
         metrics[UPDATE_RATIO] = min(1.0, sync.num_update_bytes / sync.num_bytes)
     transfer_seconds = sync.phase_seconds.get("transfer", 0.0)
     if sync.num_bytes_sent > 0 and transfer_seconds > 0:
-        metrics[RATE] = sync.num_bytes / 1e9 / transfer_seconds
+        metrics[RATE] = sync.num_bytes / transfer_seconds
     if sync.paused_seconds is not None:
         metrics[PAUSED] = sync.paused_seconds
     return metrics

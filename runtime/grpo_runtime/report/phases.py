@@ -20,7 +20,7 @@ ENGINES = "sync/engines"
 PAUSED = "sync/paused_seconds"
 SENT_BYTES = "sync/sent_bytes"
 UPDATE_RATIO = "sync/update_ratio"
-RATE = "sync/gigabytes_per_second"
+RATE = "sync/bytes_per_second"
 _SYNC_PHASE = re.compile(r"sync/(?P<phase>\w+)_seconds")
 
 
@@ -138,7 +138,7 @@ def describe_syncs(steps: Sequence[Mapping[str, float]]) -> str:
     if ratio is not None:
         parts.append(f"what changed is {ratio:.2%} of the bytes of all weights")
     if sent:
-        at = "" if rate is None else f", {rate:.3g} GB/s to each engine"
+        at = "" if rate is None else f", {rate / 1e9:.3g} GB/s to each engine"
         size = f"{sent / 1e9:.3g} GB" if sent >= 1e9 else f"{sent / 1e6:.3g} MB"
         parts.append(f"{size} sent{at}")
     return "; ".join(parts)

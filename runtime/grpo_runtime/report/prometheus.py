@@ -20,10 +20,11 @@ PHASE_SECONDS = "weight_sync_phase_seconds"
 _LABELLED = tuple(
     re.compile(pattern)
     for pattern in (
-        r"(?P<stem>rewards)/(?P<function>[^/]+)/(?P<statistic>mean|std)",
+        r"(?P<stem>(eval/)?rewards)/(?P<function>[^/]+)/(?P<statistic>mean|std|failures|failed_calls)",
         r"(?P<stem>(eval/)?env)/(?P<environment>[^/]+)/(?P<statistic>[^/]+)",
         r"(?P<stem>env)/(?P<environment>[^/]+)/(?P<statistic>overridden)/(?P<field>[^/]+)",
         r"(?P<stem>env)/(?P<environment>[^/]+)/(?P<statistic>failures)/(?P<kind>[^/]+)",
+        r"(?P<stem>async)/(?P<statistic>groups_by_staleness)/(?P<staleness>\d+)",
     )
 )
 """Names of which parts become labels: those between a stem and what is measured, and behind that."""
@@ -33,12 +34,13 @@ class PrometheusFile:
     """The file in `run_dir` with one gauge for each metric of the newest step, and for step, attempt and
     engines.
 
-    All have the namespace and the name of `job` as labels.
+    All have the name of `job` as the label `grpojob`. Prometheus adds labels `job` and `namespace` of its own, which
+    say where it read a metric, and would rename others of these names.
     """
 
     def __init__(self, run_dir: Path, *, job: JobRef) -> None:
         self._path = run_dir / PROMETHEUS_FILE
-        self._labels = {"namespace": job.namespace, "job": job.name}
+        self._labels = {"grpojob": job.name}
 
     def write(self, record: StepRecord) -> None:
         """Replace the file."""

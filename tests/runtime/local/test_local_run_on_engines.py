@@ -88,7 +88,7 @@ def test_a_job_trains_with_an_engine_whose_workers_read_the_trainers_memory(
     assert json.loads((tmp_path / "out/run.json").read_text())["weightSync"]["backend"] == "SharedMemory"
     for values in (record.values for record in records):
         assert values["sync/sent_bytes"] == values["sync/bytes"] + TAG_BYTES  # to one engine
-        assert values["sync/gigabytes_per_second"] > 0
+        assert values["sync/bytes_per_second"] > 0
         assert values["sync/transfer_seconds"] < values["sync/paused_seconds"] < values["time/sync_seconds"]
         # a step in which all rewards are equal computes nothing
         assert values.get("sampling/sampling_logp_difference/max", 0.0) < 1e-4

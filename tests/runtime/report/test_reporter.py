@@ -224,7 +224,7 @@ def test_prometheus_has_every_number_of_the_newest_step(reporter_of: MakeReporte
     finish(reporter, 1)
     finish(reporter, 2, reward=0.75)
     lines = (tmp_path / "run" / "metrics.prom").read_text().splitlines()
-    labels = '{job="copy",namespace="team"}'
+    labels = '{grpojob="copy"}'
     for name, value in {
         "reward": 0.75, "loss": 0.5, "step": 2.0, "attempt": 2.0,
         "engines_desired": 3.0, "engines_known": 2.0, "engines_current": 1.0,

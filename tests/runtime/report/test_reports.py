@@ -1,15 +1,18 @@
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import nan
 from pathlib import Path
 
 from pytest import CaptureFixture, approx
 
-from grpo_api.contract.progress import Progress, TrainerState
+from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
+from grpo_api.contract.run_config import JobRef
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.cli import main
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.report.metrics import (
+    METRICS,
     completion_metrics,
     count_tokens,
     environment_metrics,
@@ -18,7 +21,8 @@ from grpo_runtime.report.metrics import (
 from grpo_runtime.report.metrics_file import MetricsFile, MetricsRecord
 from grpo_runtime.report.plot import plot, plot_run
 from grpo_runtime.report.progress import ProgressFile, read_progress
-from grpo_runtime.report.prometheus import prometheus_text
+from grpo_runtime.report.prometheus import PROMETHEUS_FILE, PrometheusFile, prometheus_text
+from grpo_runtime.report.sink import StepRecord
 from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import (
     AgentCalls,
@@ -131,36 +135,75 @@ def test_the_checksum_tells_runs_with_other_tokens_or_another_order_apart() -> N
 def test_prometheus_gets_a_label_for_the_reward_function_and_escaped_names() -> None:
     values = {"rewards/a/mean": 0.5, "rewards/b-c/mean": 1.0, "completions/mean_length": 3.0}
     values |= {"own/top-1 %.é": 4.0, 'rewards/"q"\\\n/mean': 2.0}
-    lines = prometheus_text(values, labels={"namespace": "team", "job": "copy"}).splitlines()
-    assert 'grpo_rewards_mean{function="a",job="copy",namespace="team"} 0.5' in lines
-    assert 'grpo_rewards_mean{function="b-c",job="copy",namespace="team"} 1.0' in lines
-    assert 'grpo_completions_mean_length{job="copy",namespace="team"} 3.0' in lines
-    assert 'grpo_own_top_1____{job="copy",namespace="team"} 4.0' in lines
-    assert r'grpo_rewards_mean{function="\"q\"\\\n",job="copy",namespace="team"} 2.0' in lines
+    lines = prometheus_text(values, labels={"grpojob": "copy"}).splitlines()
+    assert 'grpo_rewards_mean{function="a",grpojob="copy"} 0.5' in lines
+    assert 'grpo_rewards_mean{function="b-c",grpojob="copy"} 1.0' in lines
+    assert 'grpo_completions_mean_length{grpojob="copy"} 3.0' in lines
+    assert 'grpo_own_top_1____{grpojob="copy"} 4.0' in lines
+    assert r'grpo_rewards_mean{function="\"q\"\\\n",grpojob="copy"} 2.0' in lines
 
 
 def test_prometheus_gets_labels_for_the_environment_and_what_is_counted_of_it() -> None:
     values = {"env/game/reward": 0.5, "env/game/failures/tool": 3.0, "eval/env/game/reward": 1.0}
-    lines = prometheus_text(values, labels={"job": "copy"}).splitlines()
+    lines = prometheus_text(values, labels={"grpojob": "copy"}).splitlines()
     assert sorted(line for line in lines if line.startswith("grpo_")) == [
-        'grpo_env_failures{environment="game",job="copy",kind="tool"} 3.0',
-        'grpo_env_reward{environment="game",job="copy"} 0.5',
-        'grpo_eval_env_reward{environment="game",job="copy"} 1.0',
+        'grpo_env_failures{environment="game",grpojob="copy",kind="tool"} 3.0',
+        'grpo_env_reward{environment="game",grpojob="copy"} 0.5',
+        'grpo_eval_env_reward{environment="game",grpojob="copy"} 1.0',
     ]
+
+
+def test_no_name_in_prometheus_has_that_of_a_function_an_environment_or_an_age() -> None:
+    values = {"rewards/mine/failures": 1.0, "rewards/mine/failed_calls": 2.0, "eval/rewards/mine/mean": 0.5}
+    values |= {"async/groups_by_staleness/2": 3.0}
+    lines = prometheus_text(values, labels={"grpojob": "copy"}).splitlines()
+    assert sorted(line for line in lines if line.startswith("grpo_")) == [
+        'grpo_async_groups_by_staleness{grpojob="copy",staleness="2"} 3.0',
+        'grpo_eval_rewards_mean{function="mine",grpojob="copy"} 0.5',
+        'grpo_rewards_failed_calls{function="mine",grpojob="copy"} 2.0',
+        'grpo_rewards_failures{function="mine",grpojob="copy"} 1.0',
+    ]
+    names = prometheus_text({_named(name): 1.0 for name in METRICS}, labels={})
+    assert "mine" not in re.sub(r"\{.*|# HELP.*", "", names)
+
+
+def test_promtool_says_nothing_against_the_metrics_of_a_trainer(
+    check_metrics: Callable[[str], str], tmp_path: Path
+) -> None:
+    """And it would, of a unit that is none of Prometheus' base units."""
+    values = {_named(name): 1.0 for name in METRICS}
+    file = PrometheusFile(tmp_path, job=JobRef(namespace="team", name="copy", uid="uid"))
+    file.write(
+        StepRecord(
+            attempt=1, step=1, time=0.0, values=values, engines=EngineCounts(desired=1, known=1, current=1)
+        )
+    )
+    text = (tmp_path / PROMETHEUS_FILE).read_text()
+    series = [line for line in text.splitlines() if not line.startswith("#")]
+    assert len(series) > len(METRICS)
+    assert all('grpojob="copy"' in line and 'job="' not in line.replace("grpojob", "") for line in series)
+    assert check_metrics(text) == ""
+    assert "use base unit" in check_metrics(prometheus_text({"sync/gigabytes": 1.0}, labels={}))
+
+
+def _named(metric: str) -> str:
+    """A metric of METRICS as it is in a run."""
+    metric = metric.replace("staleness/NAME", "staleness/2").replace("NAME", "mine")
+    return metric.replace("FIELD", "seed").replace("KIND", "tool")
 
 
 def test_a_users_own_metric_with_the_name_of_the_rewards_gives_way_to_them() -> None:
     values = {"rewards/mean": 9.0, "rewards/a/mean": 0.5, "rewards_mean": 9.0}
-    lines = prometheus_text(values, labels={"job": "copy"}).splitlines()
+    lines = prometheus_text(values, labels={"grpojob": "copy"}).splitlines()
     found = [line for line in lines if line.startswith("grpo_")]
-    assert found == ['grpo_rewards_mean{function="a",job="copy"} 0.5']
+    assert found == ['grpo_rewards_mean{function="a",grpojob="copy"} 0.5']
 
 
 def test_two_metrics_with_the_same_escaped_name_are_one_in_prometheus() -> None:
-    lines = prometheus_text({"own/a-b": 1.0, "own/a b": 2.0}, labels={"job": "copy"}).splitlines()
+    lines = prometheus_text({"own/a-b": 1.0, "own/a b": 2.0}, labels={"grpojob": "copy"}).splitlines()
     assert [line for line in lines if "grpo_own_a_b" in line and not line.startswith("# HELP")] == [
         "# TYPE grpo_own_a_b gauge",
-        'grpo_own_a_b{job="copy"} 2.0',
+        'grpo_own_a_b{grpojob="copy"} 2.0',
     ]
 
 

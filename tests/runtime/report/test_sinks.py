@@ -86,4 +86,4 @@ def test_a_fourth_sink_gets_every_step_beside_the_others_and_is_closed(tmp_path:
     ]
     assert len((output / "metrics.jsonl").read_text().splitlines()) == 2
     assert any((output / "tensorboard").iterdir())
-    assert 'grpo_step{job="copy",namespace="team"} 5.0' in (run_dir / "metrics.prom").read_text()
+    assert 'grpo_step{grpojob="copy"} 5.0' in (run_dir / "metrics.prom").read_text()

@@ -30,13 +30,13 @@ def report(**changes: Any) -> SyncReport:
 def test_the_rate_is_that_of_the_slowest_engine_however_much_was_sent() -> None:
     metrics = sync_metrics(report())
     assert metrics["sync/sent_bytes"] == 6_000_000_032
-    assert metrics["sync/gigabytes_per_second"] == pytest.approx(2.0)
+    assert metrics["sync/bytes_per_second"] == pytest.approx(2e9)
     assert metrics["sync/paused_seconds"] == 2.5
 
 
 @pytest.mark.parametrize("changes", [{"num_bytes_sent": 0}, {"phase_seconds": {}}])
 def test_there_is_no_rate_where_nothing_was_sent(changes: dict[str, Any]) -> None:
-    assert "sync/gigabytes_per_second" not in sync_metrics(report(**changes))
+    assert "sync/bytes_per_second" not in sync_metrics(report(**changes))
 
 
 def test_engines_that_are_not_paused_have_no_pause() -> None:
@@ -44,20 +44,20 @@ def test_engines_that_are_not_paused_have_no_pause() -> None:
 
 
 def test_prometheus_has_every_phase_under_one_name_and_under_the_name_that_it_had() -> None:
-    lines = prometheus_text(sync_metrics(report()), labels={"job": "copy"}).splitlines()
+    lines = prometheus_text(sync_metrics(report()), labels={"grpojob": "copy"}).splitlines()
     phases = [line for line in lines if line.startswith("grpo_weight_sync_phase_seconds{")]
     assert sorted(phases) == [
-        'grpo_weight_sync_phase_seconds{job="copy",phase="pause"} 0.25',
-        'grpo_weight_sync_phase_seconds{job="copy",phase="transfer"} 1.5',
+        'grpo_weight_sync_phase_seconds{grpojob="copy",phase="pause"} 0.25',
+        'grpo_weight_sync_phase_seconds{grpojob="copy",phase="transfer"} 1.5',
     ]
-    assert 'grpo_sync_pause_seconds{job="copy"} 0.25' in lines
-    assert 'grpo_sync_paused_seconds{job="copy"} 2.5' in lines
+    assert 'grpo_sync_pause_seconds{grpojob="copy"} 0.25' in lines
+    assert 'grpo_sync_paused_seconds{grpojob="copy"} 2.5' in lines
 
 
 def test_a_users_own_metric_with_the_name_of_the_phases_gives_way_to_them() -> None:
     values = {"weight_sync_phase_seconds": 9.0, "sync/pause_seconds": 0.25}
-    text = prometheus_text(values, labels={"job": "copy"})
-    assert 'grpo_weight_sync_phase_seconds{job="copy",phase="pause"} 0.25' in text
+    text = prometheus_text(values, labels={"grpojob": "copy"})
+    assert 'grpo_weight_sync_phase_seconds{grpojob="copy",phase="pause"} 0.25' in text
     assert "9.0" not in text
 
 

@@ -28,7 +28,7 @@ def test_every_step_is_reported_and_the_policy_moves(two_ranks: Path) -> None:
     assert any((two_ranks / "output" / "tensorboard").iterdir())
     assert f"step {STEPS}/{STEPS} reward 0." in (two_ranks / "log-1-0").read_text()
     prometheus = (two_ranks / "cache-1-0" / "run" / "metrics.prom").read_text()
-    assert f'grpo_step{{job="copy",namespace="team"}} {STEPS}.0' in prometheus
+    assert f'grpo_step{{grpojob="copy"}} {STEPS}.0' in prometheus
 
 
 def test_the_final_model_is_what_transformers_loads(two_ranks: Path) -> None:
