@@ -16,6 +16,7 @@ from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import Client
 from grpo_operator.cluster.kinds import JOBS, PODS, SECRETS, WORKLOADS, KubeObject
 from grpo_operator.find_missing import find_missing
+from grpo_operator.metrics import OperatorMetrics
 from grpo_operator.observe.cache import Cache, Key
 from grpo_operator.observe.from_cache import (
     UnreadableStatusError,
@@ -58,6 +59,7 @@ class Controller:
         permissions: Permissions = NO_PERMISSIONS,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         chance: Callable[[], float] = random.random,
+        metrics: OperatorMetrics | None = None,
     ) -> None:
         self._client = client
         self._cache = cache
@@ -69,16 +71,19 @@ class Controller:
         self._permissions = permissions
         self._clock = clock
         self._chance = chance
+        self._metrics = metrics or OperatorMetrics()
 
     async def reconcile(self, key: Key) -> float | None:
         """Bring one job closer to what its spec says; returns in how many seconds to reconcile it again.
 
         Raises KubernetesError when the API server does not do what it should; the queue tries again later.
         """
+        self._metrics.mark_look(key)
         # Whole seconds, as Kubernetes stores them: what is read back equals what was written.
         now = self._clock().replace(microsecond=0)
         observed = await self._observe(key, now=now)
         if observed is None:
+            self._metrics.mark_status_same(key)
             return None
         plan = make_plan(
             observed,
@@ -97,7 +102,10 @@ class Controller:
                 return None  # the watch event of its deletion is still to come
             if written is None:
                 return self._state.remember_conflict(key, chance=self._chance())
+            self._metrics.mark_status_written(key)
             job = written
+        else:
+            self._metrics.mark_status_same(key)
         self._state.mark_written(key, observed.remembered.report)
         self._state.mark_told(key, plan.notes)
         events = [

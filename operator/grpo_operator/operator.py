@@ -47,8 +47,11 @@ _STARTING_SECONDS = 0.5
 class Operator:
     """One operator process: cache, queue, controller, poller and watch around one client."""
 
-    def __init__(self, client: Client, settings: Settings, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, client: Client, settings: Settings, session: aiohttp.ClientSession, *, metrics: OperatorMetrics
+    ) -> None:
         self._client = client
+        self._metrics = metrics
         self._settings = settings
         self._cache = Cache()
         state = ProcessState()
@@ -62,9 +65,10 @@ class Operator:
             give_back=settings.give_back,
             permissions=settings.permissions,
             clock=client.clock,
+            metrics=metrics,
         )
         self._queue = WorkQueue(
-            self._controller.reconcile,
+            metrics.timed(self._controller.reconcile),
             on_error=_log_failure,
             ends_with=(errors.VersionsWentBack,),
             urgency_of=self._urgency_of,
@@ -73,11 +77,12 @@ class Operator:
             self._cache,
             state,
             choose_fetch(settings.progress, client, session),
-            wake=self._queue.add,
+            wake=self._wake,
             seconds=settings.poll_seconds,
             clock=client.clock,
+            on_poll=metrics.count_poll,
         )
-        self._events = EventReader(client, self._cache, wake=self._queue.add)
+        self._events = EventReader(client, self._cache, wake=self._wake)
         self._pod_groups = tuple(
             scheduler.kind
             for gang, scheduler in GANG_SCHEDULERS.items()
@@ -112,8 +117,8 @@ class Operator:
         await self._first_resync()
         server = None
         if self._settings.health_port is not None:
-            metrics = OperatorMetrics(self._cache, self._queue).registry()
-            server = await serve(self._health, metrics, port=self._settings.health_port)
+            registry = self._metrics.registry
+            server = await serve(self._health, registry, port=self._settings.health_port)
         try:
             if self._lease is None:
                 await self._work()
@@ -140,6 +145,7 @@ class Operator:
         log.info("watching %s", ", ".join(self._settings.namespaces) or "all namespaces")
         if self._settings.has_network_policies and self._settings.reports_from is None:
             log.info("every pod may read progress and metrics of jobs: --reports-from names who may")
+        self._metrics.mark_leader(self._cache, self._queue)
         stop, started = asyncio.Event(), asyncio.Event()
         signals = asyncio.create_task(_handle_signals_again(started, self._stop), name="signals")
         work = [
@@ -185,6 +191,11 @@ class Operator:
         """What the last resync found that the CRD of the cluster lacks."""
         return self._cache.served_schema
 
+    def _wake(self, key: Key) -> None:
+        """Put a job into the queue to which something has happened."""
+        self._metrics.mark_event(key)
+        self._queue.add(key)
+
     def _urgency_of(self, key: Key) -> Urgency:
         return urgency_of(self._cache.job(key))
 
@@ -198,9 +209,10 @@ class Operator:
         elif not self._cache.put(kind, item):
             return
         if kind != JOBS and event != "DELETED" and is_starting(self._cache.job(key)):
+            self._metrics.mark_event(key)
             self._queue.add_after(key, _STARTING_SECONDS)
         else:
-            self._queue.add(key)
+            self._wake(key)
 
     async def resync(self) -> None:
         """List every kind once, which finds what the watch missed. The jobs that changed go into the queue.
@@ -296,7 +308,7 @@ class Operator:
         """Put every job of a namespace into the queue, or of all (None)."""
         for key in self._cache.job_keys():
             if namespace in (None, key[0]):
-                self._queue.add(key)
+                self._wake(key)
 
     async def _follow_workloads(self, namespace: str | None) -> None:
         """Take in what happens to Workloads, with a list before each watch. What ends a watch ends no other
@@ -318,7 +330,7 @@ class Operator:
     def _take_in_list(self, kind: Kind, listing: Listing[Stored], namespace: str | None) -> None:
         version = listing.resource_version
         for key in self._cache.replace(kind, listing.items, namespace=namespace, listed_at=version):
-            self._queue.add(key)
+            self._wake(key)
 
     def _log_left_out(self, refused: dict[str | None, errors.Forbidden]) -> None:
         """Log once that a namespace is left out, and once that it no longer is."""
@@ -388,9 +400,12 @@ def _log_failure(key: Key, error: Exception, delay_seconds: float) -> None:
 
 async def run_operator(settings: Settings) -> None:
     """Connect and run. Raises KubernetesError naming what is wrong with the cluster or the rights."""
-    client = await Client.connect(kubeconfig=settings.kubeconfig, context=settings.context)
+    metrics = OperatorMetrics()
+    client = await Client.connect(
+        kubeconfig=settings.kubeconfig, context=settings.context, on_answer=metrics.count_request
+    )
     try:
         async with aiohttp.ClientSession() as session:
-            await Operator(client, settings, session).run()
+            await Operator(client, settings, session, metrics=metrics).run()
     finally:
         await client.close()

@@ -4,6 +4,7 @@ failure."""
 import asyncio
 import itertools
 import random
+import time
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
 
@@ -48,6 +49,7 @@ class WorkQueue:
         urgency_of: Callable[[Key], Urgency] = lambda key: Urgency.NEWS,
         backoff: Backoff | None = None,
         chance: Callable[[], float] = random.random,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._handler = handler
         self._on_error = on_error
@@ -55,11 +57,14 @@ class WorkQueue:
         self._urgency_of = urgency_of
         self._backoff = backoff or Backoff()
         self._chance = chance
+        self._monotonic = monotonic
         self._news: _Ready = asyncio.PriorityQueue()
         self._others: _Ready = asyncio.PriorityQueue()
         self._order = itertools.count()
         self._waiting: dict[Key, Urgency] = {}
         """A key is in a queue once more for each time that it became more urgent; this says which counts."""
+        self._since: dict[Key, float] = {}
+        """When each of them was added, the oldest first."""
         self._busy: set[Key] = set()
         self._again: dict[Key, Urgency] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
@@ -69,6 +74,12 @@ class WorkQueue:
     def num_waiting(self) -> int:
         """How many jobs wait for a worker."""
         return len(self._waiting)
+
+    @property
+    def oldest_seconds(self) -> float:
+        """How long the oldest of them has waited while there were workers; 0 when none waits."""
+        now = self._monotonic()
+        return now - next(iter(self._since.values()), now)
 
     def add(self, key: Key, urgency: Urgency | None = None) -> None:
         """Handle this job as soon as a worker is free; by default with the urgency that it has now."""
@@ -83,6 +94,7 @@ class WorkQueue:
             return
         waiting[key] = wanted
         if waiting is self._waiting:
+            self._since.setdefault(key, self._monotonic())
             ready = self._news if wanted is Urgency.NEWS else self._others
             ready.put_nowait((wanted, next(self._order), key))
 
@@ -104,6 +116,7 @@ class WorkQueue:
     async def run(self, *, num_workers: int, num_starting: int) -> None:
         """Work until cancelled: `num_workers` on news, and `num_starting` on everything else. Raises what
         `ends_with` names."""
+        self._since = dict.fromkeys(self._since, self._monotonic())
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(num_workers):
@@ -118,7 +131,7 @@ class WorkQueue:
             urgency, _, key = await ready.get()
             if self._waiting.get(key) is not urgency:
                 continue
-            del self._waiting[key]
+            del self._waiting[key], self._since[key]
             self._busy.add(key)
             try:
                 await self._handle(key)

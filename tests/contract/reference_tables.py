@@ -18,6 +18,7 @@ from grpo_api.contract.progress import TrainerState
 from grpo_api.contract.reasons import Reason
 from grpo_api.crd import crd
 from grpo_api.v1alpha1.status import Phase
+from grpo_operator.metrics import OperatorMetrics
 from grpo_runtime.report.metrics import METRICS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
@@ -112,6 +113,14 @@ def metrics() -> Rows:
     return [("metric", "meaning"), *((f"`{name}`", meaning) for name, meaning in METRICS.items())]
 
 
+def operator_metrics() -> Rows:
+    """Every metric of the operator."""
+    ends = {"counter": "_total", "info": "_info"}
+    found = OperatorMetrics().registry.collect()
+    rows = [(f"`{one.name}{ends.get(one.type, '')}`", one.type, one.documentation) for one in found]
+    return [("metric", "type", "meaning"), *rows]
+
+
 TABLES: dict[str, Callable[[], Rows]] = {
     "spec": spec_fields,
     "status": status_fields,
@@ -120,6 +129,7 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "exit codes": exit_codes,
     "environment": variables,
     "metrics": metrics,
+    "operator metrics": operator_metrics,
 }
 
 

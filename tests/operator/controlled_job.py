@@ -7,6 +7,7 @@ from typing import Any
 from grpo_api.v1alpha1.job import API_VERSION, KIND
 from grpo_operator.cluster.kinds import JOBS, PODS, KubeObject
 from grpo_operator.controller import Controller
+from grpo_operator.metrics import OperatorMetrics
 from grpo_operator.observe.cache import Cache
 from grpo_operator.observe.process_state import ProcessState
 
@@ -37,10 +38,17 @@ def controller_of(
     state: ProcessState | None = None,
     *,
     clock: Callable[[], datetime] = lambda: NOW,
+    metrics: OperatorMetrics | None = None,
 ) -> Controller:
     """An operator that sees what is in `cache`. Its clock stands still, unless a test moves it."""
     return Controller(
-        client, cache, state or ProcessState(), runtime_image=IMAGE, clock=clock, chance=lambda: 0.5
+        client,
+        cache,
+        state or ProcessState(),
+        runtime_image=IMAGE,
+        clock=clock,
+        chance=lambda: 0.5,
+        metrics=metrics,
     )
 
 

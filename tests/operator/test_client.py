@@ -15,7 +15,7 @@ from kubernetes.aio import client as kube
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import Client, read_at_most
 from grpo_operator.cluster.configuration import Credentials
-from grpo_operator.cluster.kinds import EVENTS, JOBS, PODS, WORKLOADS
+from grpo_operator.cluster.kinds import EVENTS, JOBS, PODS, WORKLOADS, pending_workloads
 
 
 @dataclass
@@ -82,6 +82,54 @@ async def client(server: FakeApiServer, tmp_path: Path) -> AsyncIterator[Client]
     made = await Client.connect(kubeconfig=str(tmp_path / "config"))
     yield made
     await made.close()
+
+
+async def test_every_request_is_told_by_verb_resource_and_code_and_never_by_a_name(
+    server: FakeApiServer, tmp_path: Path
+):
+    write_kubeconfig(tmp_path / "config", server=server.address, token="first")
+    told: list[tuple[str, str, str]] = []
+    client = await Client.connect(
+        kubeconfig=str(tmp_path / "config"), on_answer=lambda *answer: told.append(answer)
+    )
+    body = {"metadata": {"name": "own", "resourceVersion": "7"}}
+    server.body = body
+    await client.get(PODS, "team", "own")
+    await client.get(pending_workloads("own"), "team", "")
+    await client.list(JOBS, "team", keep=dict)
+    await client.create(PODS, "team", body)
+    await client.apply(JOBS, "team", body, subresource="status")
+    await client.merge_status(WORKLOADS, "team", "own", body)
+    await client.delete(PODS, "team", "own", uid="u1")
+    await client.schema(JOBS)
+    server.status = 404
+    with pytest.raises(errors.NotFound):
+        await client.get(JOBS, "team", "own")
+    server.status = 799  # a proxied answer is the choice of the user's code in the pod
+    with pytest.raises(errors.KubernetesError):
+        await client.proxy_get("team", "own", 8780, "/progress", timeout_seconds=5, max_bytes=10)
+    server.is_stuck = True
+    with pytest.raises(errors.Transient):
+        await client.proxy_get("team", "own", 8780, "/progress", timeout_seconds=0.1, max_bytes=10)
+    server.is_stuck, server.status, server.token = False, 200, "second"
+    write_kubeconfig(tmp_path / "config", server=server.address, token="second")
+    assert [event async for event in client.follow(WORKLOADS, "team", since=1)] == []
+    await client.close()
+    assert told == [
+        ("get", "pods", "200"),
+        ("get", "localqueues/pendingworkloads", "200"),
+        ("list", "grpojobs", "200"),
+        ("create", "pods", "200"),
+        ("patch", "grpojobs/status", "200"),
+        ("patch", "workloads/status", "200"),
+        ("delete", "pods", "200"),
+        ("get", "openapi", "200"),
+        ("get", "grpojobs", "404"),
+        ("get", "pods/proxy", "other"),
+        ("get", "pods/proxy", "error"),
+        ("watch", "workloads", "401"),
+        ("watch", "workloads", "200"),
+    ]
 
 
 async def test_the_clock_is_that_of_the_answers(client: Client, server: FakeApiServer):

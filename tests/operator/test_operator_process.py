@@ -17,6 +17,7 @@ from grpo_operator.children.gangs import GANG_SCHEDULERS
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import FIELD_MANAGER, Listing
 from grpo_operator.cluster.kinds import JOBS, LEASES, PODS, WATCHED, WORKLOADS, Kind, KubeObject
+from grpo_operator.metrics import OperatorMetrics
 from grpo_operator.observe.served_schema import EVERYTHING
 from grpo_operator.operator import Operator
 from grpo_operator.permissions import Permissions
@@ -94,7 +95,7 @@ def heard() -> Iterator[list[int]]:
 
 
 def operator(server: FakeServer, session: ClientSession, **changes: Any) -> Operator:
-    return Operator(server, Settings(runtime_image=IMAGE, **changes), session)
+    return Operator(server, Settings(runtime_image=IMAGE, **changes), session, metrics=OperatorMetrics())
 
 
 async def until(check: Callable[[], Any]) -> None:

@@ -13,7 +13,7 @@ from grpo_operator.cluster import errors
 from grpo_operator.cluster.kinds import JOBS, PODS
 from grpo_operator.observe.cache import Cache
 from grpo_operator.observe.process_state import ProcessState
-from grpo_operator.observe.progress_poller import MAX_BYTES, Poller
+from grpo_operator.observe.progress_poller import MAX_BYTES, Poller, PollOutcome
 
 from .fake_cluster import NOW, UID, FakeCluster, report
 
@@ -126,6 +126,26 @@ async def test_an_answer_that_is_not_this_trainers_progress_changes_nothing(
     assert woken == []
     heard = state.report(KEY, uid=UID, attempt=1)
     assert (heard.progress, heard.problem) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome"),
+    [
+        (answer(), PollOutcome.OK),
+        (answer(job_uid="another"), PollOutcome.OTHER_JOB),
+        (errors.Transient("connection refused"), PollOutcome.NO_ANSWER),
+        (b"not json", PollOutcome.UNREADABLE),
+        (b'{"schemaVersion": 999}', PollOutcome.UNREADABLE),
+    ],
+)
+async def test_what_came_of_each_question_is_told(cache, state, body, outcome):
+    trainer, told = FakeTrainer(), []
+    trainer.body = body
+    poller = Poller(cache, state, trainer, wake=lambda key: None, seconds=1, on_poll=told.append)
+    for _ in range(2):
+        await poller.poll(KEY)
+    await poller.poll(("default", "unknown"))
+    assert told == [outcome, outcome]
 
 
 @pytest.mark.parametrize(

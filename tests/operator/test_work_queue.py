@@ -89,6 +89,30 @@ async def test_a_key_added_many_times_before_a_worker_is_free_is_handled_once():
         assert handler.seen == [KEY, OTHER]
 
 
+async def test_the_oldest_waits_since_it_was_added_first_and_only_while_there_are_workers():
+    now = [0.0]
+    handler = FakeHandler(is_open=False)
+    queue = WorkQueue(
+        handler, on_error=lambda *_: None, urgency_of=lambda key: Urgency.START, monotonic=lambda: now[0]
+    )
+    queue.add(KEY)
+    now[0] = 100.0
+    working = asyncio.create_task(queue.run(num_workers=0, num_starting=0))
+    await asyncio.sleep(0)
+    assert queue.oldest_seconds == 0
+    now[0] = 103.0
+    queue.add(OTHER)
+    queue.add(KEY, Urgency.NEWS)  # it is more urgent now and has waited as long
+    assert (queue.num_waiting, queue.oldest_seconds) == (2, 3.0)
+    await asyncio.gather(working)
+    working = asyncio.create_task(queue.run(num_workers=1, num_starting=1))
+    await until(lambda: handler.busy == 2)
+    assert (queue.num_waiting, queue.oldest_seconds) == (0, 0)
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+
+
 async def test_two_workers_never_have_the_same_key_and_one_added_meanwhile_is_not_lost():
     handler = FakeHandler(is_open=False)
     async with Running(handler) as running:

@@ -36,6 +36,21 @@ class Listing(Generic[Kept]):
     resource_version: int
 
 
+OnAnswer = Callable[[str, str, str], None]
+"""Called after each request with its verb and its resource, as a Role names them, and with the HTTP status of
+the answer: `error` where there was none, and `other` for a status that HTTP does not know: that of a proxied
+answer is its pod's choice."""
+_METHODS = {
+    "get": "GET",
+    "list": "GET",
+    "watch": "GET",
+    "create": "POST",
+    "patch": "PATCH",
+    "delete": "DELETE",
+}
+"""HTTP methods by verb."""
+_STATUSES = frozenset(HTTPStatus)
+
 LoadConfiguration = Callable[[], Awaitable[Any]]
 """Makes a configuration of the library, with credentials that are valid now."""
 
@@ -43,15 +58,28 @@ LoadConfiguration = Callable[[], Awaitable[Any]]
 class Client:
     """Requests to one API server. Raises only `grpo_operator.cluster.errors`."""
 
-    def __init__(self, load: LoadConfiguration, configuration: Any) -> None:
+    def __init__(
+        self,
+        load: LoadConfiguration,
+        configuration: Any,
+        *,
+        on_answer: OnAnswer = lambda verb, resource, code: None,
+    ) -> None:
         self.clock = ServerClock()
         self._load = load
+        self._on_answer = on_answer
         self._api = kube.ApiClient(configuration)
         self._renewing = asyncio.Lock()
         self._in_flight: Counter[kube.ApiClient] = Counter()
 
     @classmethod
-    async def connect(cls, *, kubeconfig: str | None = None, context: str | None = None) -> Self:
+    async def connect(
+        cls,
+        *,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        on_answer: OnAnswer = lambda verb, resource, code: None,
+    ) -> Self:
         """Use the service account inside a cluster, else a kubeconfig (`--kubeconfig`, $KUBECONFIG, ~/.kube).
 
         Raises KubernetesError naming what is missing.
@@ -60,7 +88,7 @@ class Client:
         async def load() -> Any:
             return await load_configuration(kubeconfig=kubeconfig, context=context)
 
-        return cls(load, await load())
+        return cls(load, await load(), on_answer=on_answer)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -102,7 +130,7 @@ class Client:
         query |= {"fieldSelector": fields} if fields else {}
         items: list[Kept] = []
         while True:
-            page = await self._request("GET", kind.path(namespace), query=query)
+            page = await self._request("list", kind.resource, kind.path(namespace), query=query)
             items += (
                 keep({**item, "kind": kind.name, "apiVersion": kind.api_version})
                 for item in page.get("items", ())
@@ -122,7 +150,7 @@ class Client:
         query |= {"labelSelector": kind.selector} if kind.selector else {}
         address = f"{kind.path(namespace)}?{urlencode(query)}"
         timeout = _WATCH_SECONDS + REQUEST_TIMEOUT_SECONDS
-        response = await self._send("GET", address, timeout_seconds=timeout)
+        response = await self._send("watch", kind.resource, address, timeout_seconds=timeout)
         try:
             if response.status != HTTPStatus.OK:
                 raise error_for(response.status, (await response.read()).decode(errors="replace"))
@@ -139,7 +167,7 @@ class Client:
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> KubeObject:
         """One object; NotFound when there is none."""
-        return await self._request("GET", kind.path(namespace, name))
+        return await self._request("get", kind.resource, kind.path(namespace, name))
 
     async def create(
         self, kind: Kind, namespace: str, body: KubeObject, *, is_dry_run: bool = False
@@ -149,7 +177,7 @@ class Client:
         A dry run only says what would have happened.
         """
         query = {"fieldManager": FIELD_MANAGER} | ({"dryRun": "All"} if is_dry_run else {})
-        return await self._request("POST", kind.path(namespace), query=query, body=body)
+        return await self._request("create", kind.resource, kind.path(namespace), query=query, body=body)
 
     async def delete(
         self,
@@ -172,7 +200,7 @@ class Client:
             {} if grace_seconds is None else {"gracePeriodSeconds": grace_seconds}
         )
         try:
-            left = await self._request("DELETE", kind.path(namespace, name), body=options)
+            left = await self._request("delete", kind.resource, kind.path(namespace, name), body=options)
         except errors.NotFound:
             return None
         except errors.Conflict:
@@ -195,20 +223,26 @@ class Client:
 
         With metadata.resourceVersion in `body`, Conflict when the object has changed since.
         """
-        path = kind.path(namespace, body["metadata"]["name"]) + (f"/{subresource}" if subresource else "")
+        part = f"/{subresource}" if subresource else ""
+        path = kind.path(namespace, body["metadata"]["name"]) + part
         query = {"fieldManager": manager, "force": "true"}
         return await self._request(
-            "PATCH", path, query=query, body=body, content_type="application/apply-patch+yaml"
+            "patch",
+            kind.resource + part,
+            path,
+            query=query,
+            body=body,
+            content_type="application/apply-patch+yaml",
         )
 
     async def merge_status(self, kind: Kind, namespace: str, name: str, body: KubeObject) -> KubeObject:
         """Change the status by a merge patch: a list in `body` replaces the stored one as a whole.
         With metadata.resourceVersion in `body`, Conflict when the object has changed since.
         """
-        path = f"{kind.path(namespace, name)}/status"
         return await self._request(
-            "PATCH",
-            path,
+            "patch",
+            f"{kind.resource}/status",
+            f"{kind.path(namespace, name)}/status",
             query={"fieldManager": FIELD_MANAGER},
             body=body,
             content_type="application/merge-patch+json",
@@ -218,7 +252,7 @@ class Client:
         """The OpenAPI schema that the API server serves for a kind; None when it shows none. Every account
         may read it: this needs no right on CustomResourceDefinitions."""
         try:
-            found = await self._request("GET", f"/openapi/v3/apis/{kind.api_version}")
+            found = await self._request("get", "openapi", f"/openapi/v3/apis/{kind.api_version}")
         except (errors.Forbidden, errors.NotFound):
             return None
         for schema in found.get("components", {}).get("schemas", {}).values():
@@ -232,7 +266,7 @@ class Client:
     ) -> bytes:
         """GET from a pod's port through the API server; needs the right to get pods/proxy."""
         address = f"/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy{path}"
-        response = await self._send("GET", address, timeout_seconds=timeout_seconds)
+        response = await self._send("get", "pods/proxy", address, timeout_seconds=timeout_seconds)
         try:
             body = await read_at_most(response.response.content, num_bytes=max_bytes + 1)
         except (TimeoutError, aiohttp.ClientError) as error:
@@ -245,7 +279,8 @@ class Client:
 
     async def _request(
         self,
-        method: str,
+        verb: str,
+        resource: str,
         path: str,
         *,
         query: dict[str, str] | None = None,
@@ -253,17 +288,17 @@ class Client:
         content_type: str = "application/json",
     ) -> KubeObject:
         address = path + (f"?{urlencode(query)}" if query else "")
-        response = await self._send(method, address, body=body, content_type=content_type)
+        response = await self._send(verb, resource, address, body=body, content_type=content_type)
         try:
             text = await response.read()
         except (TimeoutError, aiohttp.ClientError) as error:
-            raise errors.Transient(f"{method} {path}: {error or 'timed out'}") from error
+            raise errors.Transient(f"{_METHODS[verb]} {path}: {error or 'timed out'}") from error
         if not 200 <= response.status < 300:
             raise error_for(response.status, text.decode(errors="replace"))
         try:
             parsed: KubeObject = json.loads(text)
         except ValueError as error:  # UnicodeDecodeError is one too
-            raise errors.Transient(f"{method} {path}: the answer is not JSON: {error}") from error
+            raise errors.Transient(f"{_METHODS[verb]} {path}: the answer is not JSON: {error}") from error
         return parsed
 
     async def _renew(self, expired: kube.ApiClient) -> None:
@@ -281,26 +316,28 @@ class Client:
             del self._in_flight[api]
             await api.close()  # type: ignore[no-untyped-call]
 
-    async def _send(self, method: str, address: str, **options: Any) -> Any:
+    async def _send(self, verb: str, resource: str, address: str, **options: Any) -> Any:
         """The response. The request is sent again with fresh credentials when the ones we have are
         refused."""
         expired = self._api
-        response = await self._send_once(method, address, **options)
+        response = await self._send_once(verb, resource, address, **options)
         if response.status != HTTPStatus.UNAUTHORIZED:
             return response
         response.response.release()
         await self._renew(expired)
-        return await self._send_once(method, address, **options)
+        return await self._send_once(verb, resource, address, **options)
 
     async def _send_once(
         self,
-        method: str,
+        verb: str,
+        resource: str,
         address: str,
         *,
         body: KubeObject | None = None,
         content_type: str = "application/json",
         timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
     ) -> Any:
+        method, code = _METHODS[verb], "error"
         api, asked_at = self._api, time.monotonic()
         self._in_flight[api] += 1
         try:
@@ -314,6 +351,7 @@ class Client:
             response = await api.call_api(
                 method, url, headers, body, _request_timeout=aiohttp.ClientTimeout(total=timeout_seconds)
             )
+            code = str(response.status) if response.status in _STATUSES else "other"
             self.clock.heard(response.response.headers.get("Date"), asked_at=asked_at)
             return response
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
@@ -321,6 +359,7 @@ class Client:
                 f"{method} {address}: {error or 'timed out'}: is the API server up?"
             ) from error
         finally:
+            self._on_answer(verb, resource, code)
             self._in_flight[api] -= 1
             await self._close_unused(api)
 

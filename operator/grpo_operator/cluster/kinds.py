@@ -28,6 +28,11 @@ class Kind:
         """The apiVersion of a manifest."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
+    @property
+    def resource(self) -> str:
+        """The resource as a Role names it: `plural` without the name of an object that may be in it."""
+        return "/".join(self.plural.split("/")[::2])
+
     def path(self, namespace: str | None, name: str = "") -> str:
         """The URL path of the collection, or of one object; `namespace=None` means all namespaces."""
         root = f"/apis/{self.api_version}" if self.group else f"/api/{self.version}"

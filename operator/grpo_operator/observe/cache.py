@@ -161,6 +161,10 @@ class Cache:
         """The phase of each job; empty of one without a status."""
         return tuple(stored.phase for stored in self._items[JOBS].values())
 
+    def num_objects(self, kind: Kind) -> int:
+        """How many objects of a kind there are."""
+        return len(self._items.get(kind, ()))
+
     def children(self, job: Identity, kind: Kind) -> tuple[KubeObject, ...]:
         """Objects of a kind that a job controls, by name."""
         names = sorted(name for child_kind, name in self._children.get(job, ()) if child_kind == kind)

@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from enum import StrEnum
 
 import aiohttp
 
@@ -31,6 +32,17 @@ Fetch = Callable[[KubeObject], Awaitable[bytes]]
 """Reads /progress of a trainer pod. Raises KubernetesError when the pod does not answer."""
 
 
+class PollOutcome(StrEnum):
+    """What came of asking a trainer."""
+
+    OK = "ok"
+    NO_ANSWER = "no_answer"
+    UNREADABLE = "unreadable"
+    """The answer is no report, or one of another release."""
+    OTHER_JOB = "other_job"
+    """A report of another job or attempt: its trainer has got the address."""
+
+
 class UnreadableProgressError(Exception):
     """An answer that is no progress report. `reason` is the one for the status, the message says more."""
 
@@ -55,11 +67,13 @@ class Poller:
         wake: Callable[[Key], None],
         seconds: float,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        on_poll: Callable[[PollOutcome], None] = lambda outcome: None,
     ) -> None:
         self._cache = cache
         self._state = state
         self._fetch = fetch
         self._wake = wake
+        self._on_poll = on_poll
         self._seconds = seconds
         self._clock = clock
         self._limit = asyncio.Semaphore(_POLLS_IN_FLIGHT)
@@ -90,6 +104,7 @@ class Poller:
             async with self._limit:
                 body = await self._fetch(pod)
         except errors.KubernetesError as error:
+            self._on_poll(PollOutcome.NO_ANSWER)
             log.debug("%s/%s: no progress from %s: %s", *key, pod["metadata"]["name"], error)
             now = self._clock()
             if self._state.remember_no_answer(key, str(error), uid=uid, attempt=attempt, now=now):
@@ -98,6 +113,7 @@ class Poller:
         try:
             progress = read_progress(body)
         except UnreadableProgressError as error:
+            self._on_poll(PollOutcome.UNREADABLE)
             problem = ReasonMessage(error.reason, f"the report of {pod['metadata']['name']} {error}")
             if self._state.remember_report_problem(key, problem, uid=uid, attempt=attempt):
                 log.warning("%s/%s: %s", *key, problem.message)
@@ -105,6 +121,7 @@ class Poller:
             return
         # Addresses are reused: another job's trainer may answer on this one.
         is_ours = (progress.job_uid, progress.attempt) == (uid, attempt)
+        self._on_poll(PollOutcome.OK if is_ours else PollOutcome.OTHER_JOB)
         if is_ours and self._state.remember_progress(key, progress, now=self._clock()):
             self._wake(key)
 

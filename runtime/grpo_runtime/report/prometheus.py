@@ -34,8 +34,8 @@ class PrometheusFile:
     """The file in `run_dir` with one gauge for each metric of the newest step, and for step, attempt and
     engines.
 
-    All have the name of `job` as the label `grpojob`. Prometheus adds labels `job` and `namespace` of its own, which
-    say where it read a metric, and would rename others of these names.
+    All have the name of `job` as the label `grpojob`. Prometheus adds labels `job` and `namespace` of its
+    own, which say where it read a metric, and would rename others of these names.
     """
 
     def __init__(self, run_dir: Path, *, job: JobRef) -> None:
