@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
+@cache
 def template(*arguments: str) -> str:
     """The rendered chart, as release `grpo-operator` in namespace `platform`."""
     done = helm("template", "grpo-operator", str(CHART), "--namespace", "platform", *arguments)
@@ -27,8 +29,8 @@ def template(*arguments: str) -> str:
 
 
 def objects(*arguments: str) -> list[dict[str, Any]]:
-    """The rendered objects."""
-    return [item for item in yaml.safe_load_all(template(*arguments)) if item]
+    """The rendered objects. They have the CRD, which Python's own loader reads for a second."""
+    return [item for item in yaml.load_all(template(*arguments), Loader=yaml.CSafeLoader) if item]
 
 
 def schema() -> dict[str, Any]:

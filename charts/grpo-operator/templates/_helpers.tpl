@@ -15,6 +15,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 
+{{/* Of what Prometheus operator reads, with those by which a Prometheus selects it. */}}
+{{- define "grpo-operator.monitoringLabels" -}}
+{{- include "grpo-operator.labels" . }}
+{{- with .Values.monitoring.labels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
 {{- define "grpo-operator.selector" -}}
 app.kubernetes.io/name: grpo-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -36,12 +44,24 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 {{- end -}}
 
-{{/* Who may read the reports of jobs, as a JSON list: the operator itself, and those of the values. */}}
+{{/* Who may read the reports of jobs, as a JSON list: the operator itself, those of the values, and with monitoring
+Prometheus. */}}
 {{- define "grpo-operator.reportsFrom" -}}
 {{- $namespace := dict "matchLabels" (dict "kubernetes.io/metadata.name" .Release.Namespace) -}}
 {{- $pods := dict "matchLabels" (include "grpo-operator.selector" . | fromYaml) -}}
 {{- $operator := dict "namespaceSelector" $namespace "podSelector" $pods -}}
-{{- concat (list $operator) (.Values.networkPolicies.reportsFrom | default list) | toJson -}}
+{{- $readers := concat (list $operator) (.Values.networkPolicies.reportsFrom | default list) -}}
+{{- if .Values.monitoring.enabled -}}
+{{- $readers = append $readers (include "grpo-operator.prometheus" . | fromJson) -}}
+{{- end -}}
+{{- $readers | uniq | toJson -}}
+{{- end -}}
+
+{{/* The pods of Prometheus, as a NetworkPolicyPeer in JSON; without a value those of kube-prometheus-stack. */}}
+{{- define "grpo-operator.prometheus" -}}
+{{- $namespace := dict "matchLabels" (dict "kubernetes.io/metadata.name" "monitoring") -}}
+{{- $pods := dict "matchLabels" (dict "app.kubernetes.io/name" "prometheus") -}}
+{{- .Values.monitoring.prometheus | default (dict "namespaceSelector" $namespace "podSelector" $pods) | toJson -}}
 {{- end -}}
 
 {{/* Exactly the verbs the operator uses on jobs and their children. Secrets are created and never read. */}}
