@@ -8,7 +8,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cluster"))
 
-from grpo_cluster.versions import GANG_SCHEDULER, KUBERNETES_VERSION, KUEUE, MODULES, GoModule
+from grpo_cluster.versions import (
+    GANG_SCHEDULER,
+    KUBERNETES_VERSION,
+    KUEUE,
+    MODULES,
+    PROMETHEUS_OPERATOR,
+    GoModule,
+)
 
 MAIN_REQUIREMENT = {
     "etcd": "go.etcd.io/etcd/server/v3",
@@ -17,14 +24,20 @@ MAIN_REQUIREMENT = {
     "helm": "helm.sh/helm/v4",
     "gang-scheduler": "sigs.k8s.io/scheduler-plugins",
     "kueue": "sigs.k8s.io/kueue",
+    "prometheus-operator": "github.com/prometheus-operator/prometheus-operator",
 }
-PINNED = [*(module for module in MODULES if module.name != "pause"), GANG_SCHEDULER, KUEUE]
+PINNED = [
+    *(module for module in MODULES if module.name != "pause"),
+    GANG_SCHEDULER,
+    KUEUE,
+    PROMETHEUS_OPERATOR,
+]
 
 
 @pytest.mark.parametrize("module", PINNED, ids=lambda module: module.name)
 def test_a_module_requires_the_version_its_cache_folder_is_named_after(module: GoModule) -> None:
     required = re.search(
-        rf"^(?:require)?\s+{re.escape(MAIN_REQUIREMENT[module.name])} (\S+)",
+        rf"^(?:require)?\s*{re.escape(MAIN_REQUIREMENT[module.name])} (\S+)",
         (module.source / "go.mod").read_text(),
         re.MULTILINE,
     )

@@ -89,6 +89,10 @@ KUEUE = GoModule(
     linker_flags=f"-s -w -X sigs.k8s.io/kueue/pkg/version.GitVersion={_KUEUE_VERSION}",
 )
 """Kueue's controller manager, for the tests of jobs in a queue. `make kueue` builds it in minutes."""
+PROMETHEUS_OPERATOR = GoModule(
+    name="prometheus-operator", version="v0.85.0", programs=(), installed_as=(), packages=""
+)
+"""Nothing is built of it: its sources have the CRDs of what the chart makes for Prometheus."""
 ON_DEMAND = (KWOK, VERSITYGW, GANG_SCHEDULER, KUEUE)
 """What is no part of the cluster, and is built by what needs it."""
 
