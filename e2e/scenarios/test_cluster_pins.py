@@ -9,6 +9,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cluster"))
 
 from grpo_cluster.versions import (
+    DASHBOARD_LINT,
     GANG_SCHEDULER,
     KUBERNETES_VERSION,
     KUEUE,
@@ -25,12 +26,11 @@ MAIN_REQUIREMENT = {
     "gang-scheduler": "sigs.k8s.io/scheduler-plugins",
     "kueue": "sigs.k8s.io/kueue",
     "prometheus-operator": "github.com/prometheus-operator/prometheus-operator",
+    "dashboard-lint": "github.com/grafana/grafana-foundation-sdk/go",
 }
 PINNED = [
     *(module for module in MODULES if module.name != "pause"),
-    GANG_SCHEDULER,
-    KUEUE,
-    PROMETHEUS_OPERATOR,
+    *(GANG_SCHEDULER, KUEUE, PROMETHEUS_OPERATOR, DASHBOARD_LINT),
 ]
 
 

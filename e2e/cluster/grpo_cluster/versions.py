@@ -93,7 +93,15 @@ PROMETHEUS_OPERATOR = GoModule(
     name="prometheus-operator", version="v0.85.0", programs=(), installed_as=(), packages=""
 )
 """Nothing is built of it: its sources have the CRDs of what the chart makes for Prometheus."""
-ON_DEMAND = (KWOK, VERSITYGW, GANG_SCHEDULER, KUEUE)
+DASHBOARD_LINT = GoModule(
+    name="dashboard-lint",
+    version="v0.0.22",
+    programs=("dashboard-lint",),
+    installed_as=("dashboard-lint",),
+    packages=".",
+)
+"""Reads dashboards as Grafana's own types have them. Its test builds it, in half a minute."""
+ON_DEMAND = (KWOK, VERSITYGW, GANG_SCHEDULER, KUEUE, DASHBOARD_LINT)
 """What is no part of the cluster, and is built by what needs it."""
 
 
