@@ -36,7 +36,13 @@ _COLUMNS = (
     ("Restarts", "integer", ".status.restarts"),
     ("Age", "date", ".metadata.creationTimestamp"),
 )
-_WIDE_COLUMNS = (("Reason", "string", '.status.conditions[?(@.type=="Ready")].reason'),)
+_WIDE_COLUMNS = (
+    ("Reason", "string", '.status.conditions[?(@.type=="Ready")].reason'),
+    ("Tokens/s", "string", ".status.tokensPerSecond"),
+    ("Staleness", "string", ".status.async.meanStaleness"),
+    ("Checkpoint", "integer", ".status.checkpointStep"),
+    ("Queue", "string", ".status.queue.name"),
+)
 """Columns that `-o wide` shows besides."""
 
 

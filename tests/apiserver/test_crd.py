@@ -83,6 +83,7 @@ def full_status() -> GRPOJobStatus:
         asynchronous=AsyncStatus(mean_staleness="1.06", max_staleness=3, num_queued=5, num_running=12),
         checkpoint_step=10,
         checkpoint_seconds=25,
+        best_step=8,
         trainer=RoleStatus(desired=1, ready=1, summary="1/1"),
         rollout=RolloutStatus(desired=2, ready=2, summary="2/2", replicas=2, current=2, selector="a=b"),
         attempt=2,
@@ -273,8 +274,10 @@ def test_kubectl_get_prints_the_columns_people_watch(job: str, jobs: Jobs, kubec
     assert (head.split(), found.split()[:-1]) == (columns, row)
     [ready] = [each for each in full_status().conditions if each.type is ConditionType.READY]
     head, found = kubectl.run("get", "grpo", job, "-o", "wide").splitlines()
-    assert (head.split(), found.split()[:-2]) == ([*columns, "REASON"], row)
-    assert found.split()[-1] == ready.reason
+    assert head.split() == [*columns, "REASON", "TOKENS/S", "STALENESS", "CHECKPOINT", "QUEUE"]
+    of_age = len(row)
+    assert found.split()[:of_age] == row
+    assert found.split()[of_age + 1 :] == [ready.reason, "8123", "1.06", "10", "team"]
 
 
 def test_kubectl_wait_ends_when_a_job_is_finished(job: str, jobs: Jobs, kubectl: Kubectl):

@@ -1,12 +1,20 @@
 """The Events that people get, each once."""
 
 from datetime import timedelta
+from typing import Any
 
+import pytest
+
+from grpo_api.contract.learning_signal import StepsWithoutSignal
+from grpo_api.contract.progress import BestEvaluation
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_operator.apply.events import event_of
+from grpo_operator.observe.observed import Refusal
+from grpo_operator.observe.process_state import ProcessState
+from grpo_operator.plan.blockers import UNSEEN_SECONDS
 from grpo_operator.plan.draft import EventDraft
 
-from .fake_cluster import FakeCluster, spec, termination
+from .fake_cluster import NOW, FakeCluster, report, spec, termination
 
 
 def events_until_settled(cluster: FakeCluster) -> list[EventDraft]:
@@ -70,10 +78,11 @@ def test_an_engine_that_ended_at_once_is_an_event_when_it_is_replaced():
         start_problem=ReasonMessage("OutOfcpu", "no cpu left"),
         created_at=cluster.now,
     )
-    assert events_until_settled(cluster) == []
+    (refused,) = events_until_settled(cluster)
+    assert (refused.why.reason, "no cpu left" in refused.why.message) == ("OutOfcpu", True)
     cluster.now += timedelta(seconds=10)
     (replaced,) = events_until_settled(cluster)
-    assert "no cpu left" in replaced.why.message
+    assert (replaced.why.reason, "no cpu left" in replaced.why.message) == ("EngineReplaced", True)
 
 
 def refuse(cluster: FakeCluster, name: str, reason: str) -> None:
@@ -117,14 +126,14 @@ def test_an_engine_that_ran_is_replaced_without_a_longer_wait_and_is_an_event_ea
 def test_more_replicas_are_no_replacement():
     cluster = FakeCluster().start()
     cluster.spec, cluster.generation = spec(rollout={"replicas": 4}), 2
-    assert events_until_settled(cluster) == []
+    assert told(events_until_settled(cluster)) == [("Scaled", False)]
 
 
 def test_a_replica_that_comes_back_after_it_was_taken_away_is_no_replacement():
     cluster = FakeCluster().start()
     for replicas in (1, 2):
         cluster.spec, cluster.generation = spec(rollout={"replicas": replicas}), cluster.generation + 1
-        assert events_until_settled(cluster) == []
+        assert told(events_until_settled(cluster)) == [("Scaled", False)]
         cluster.vanish_deleted()
     assert cluster.names("rollout") == ["rollout-0-i0", "rollout-1-i1"]
 
@@ -138,8 +147,194 @@ def test_either_end_is_one_event():
         assert is_warning == ("no column question" in end.why.message)
 
 
+class ToldCluster(FakeCluster):
+    """A cluster that knows which Events have been written."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._names: set[tuple[str, str]] = set()
+
+    def written(self, *, seconds: int = 60) -> list[EventDraft]:
+        """The Events of these seconds, in which the job is planned every ten. One with the name of an earlier
+        one is not written, also by an operator that starts anew."""
+        drafts: list[EventDraft] = []
+        for _ in range(0, seconds, 10):
+            self.now += timedelta(seconds=10)
+            drafts += self.step().events
+        drafts += events_until_settled(self)
+        new = {draft.identity: draft for draft in reversed(drafts) if draft.identity not in self._names}
+        self._names |= new.keys()
+        return [draft for draft in reversed(new.values()) if draft.why.reason != "ModeChosen"]
+
+
+def told(events: list[EventDraft]) -> list[tuple[str, bool]]:
+    return [(event.why.reason, event.is_warning) for event in events]
+
+
+NO_GPU = ReasonMessage("Unschedulable", "0/3 nodes have enough nvidia.com/gpu")
+LATE_IMAGE = ReasonMessage("ErrImagePull", "the image cannot be pulled")
+
+
+def test_a_blocker_is_one_warning_while_it_lasts_and_another_one_is_another():
+    cluster = ToldCluster()
+    cluster.settle()
+    trainer = cluster.pod("trainer-a1-0")
+    cluster.change(trainer, start_problem=NO_GPU, created_at=cluster.now)
+    (blocked,) = cluster.written()
+    assert (blocked.why.reason, blocked.is_warning) == ("Unschedulable", True)
+    assert blocked.why.message == f"trainer pod {trainer}: {NO_GPU.message}"
+    # other numbers, an operator that starts anew, and one that has not read the Events of the pod yet
+    cluster.change(trainer, start_problem=ReasonMessage("Unschedulable", "0/4 nodes"))
+    assert cluster.written() == []
+    cluster.state = ProcessState()
+    cluster.change(trainer, start_problem=None)
+    assert cluster.written() == []
+    cluster.change(trainer, start_problem=NO_GPU)
+    assert cluster.written() == []
+    cluster.change(trainer, start_problem=LATE_IMAGE)
+    assert told(cluster.written()) == [("ErrImagePull", True)]
+    cluster.change(trainer, start_problem=None)
+    cluster.run_all()
+    assert told(cluster.written()) == [("Started", False)]
+
+
+def test_a_blocker_that_comes_back_after_it_was_over_is_another_warning():
+    cluster = ToldCluster().start()
+    engine = cluster.pod("rollout-1-i0")
+
+    def end(*, restarts: int) -> None:
+        died = termination(137, reason="OOMKilled", after=(cluster.now - NOW).total_seconds())
+        cluster.change(engine, last_termination=died, restarts=restarts, is_ready=False)
+
+    assert cluster.written(seconds=10) == []
+    end(restarts=1)
+    assert told(cluster.written()) == [("OOMKilled", True)]
+    end(restarts=2)
+    assert cluster.written() == []
+    cluster.change(engine, is_ready=True)
+    assert cluster.written() == []
+    end(restarts=3)
+    assert told(cluster.written()) == [("OOMKilled", True)]
+
+
+def test_many_pods_with_one_problem_are_one_warning():
+    cluster = ToldCluster(spec(trainer={"numNodes": 4}))
+    cluster.has_room = False
+    cluster.settle()
+    names = [cluster.pod(f"trainer-a1-{index}") for index in range(4)]
+    for name in names:
+        cluster.change(name, start_problem=NO_GPU, created_at=cluster.now)
+    assert told(cluster.written()) == [("Unschedulable", True)]
+    cluster.bind(names[0])
+    cluster.change(names[0], start_problem=None, phase="Running", is_ready=True)
+    assert cluster.written() == []
+
+
+def test_a_refused_child_and_a_job_that_is_not_permitted_are_warnings():
+    cluster = ToldCluster()
+    planned = next(child.name for child in cluster.plan().create if child.name.endswith("trainer-a1-0"))
+    cluster.refused_pods = {planned}
+    cluster.refusal = Refusal(planned, ReasonMessage("QuotaExceeded", "does not fit"))
+    assert told(cluster.written()) == [("QuotaExceeded", True)]
+    newer = ToldCluster(problem='spec.foo: unknown field "spec.foo"')
+    (skew,) = newer.written()
+    assert (skew.why.reason, skew.is_warning, "spec.foo" in skew.why.message) == ("SchemaSkew", True, True)
+
+
+def test_a_scheduler_that_does_not_exist_is_a_warning_after_half_a_minute():
+    cluster = ToldCluster()
+    cluster.settle()
+    cluster.unbind(name := cluster.pod("trainer-a1-0"))
+    cluster.change(name, unseen_by="nope", created_at=cluster.now)
+    assert cluster.written(seconds=int(UNSEEN_SECONDS) - 10) == []
+    assert told(cluster.written()) == [("NoScheduler", True)]
+
+
+def test_what_is_wrong_with_a_job_that_goes_on_is_a_warning():
+    cluster = ToldCluster().start()
+    lacking = StepsWithoutSignal(step=10, no_reward=10, rewards="copy")
+    cluster.progress = report(step=10, steps_without_signal=lacking)
+    found = told(cluster.written())
+    assert ("NoReward", True) in found and len(found) == 2
+    cluster.progress, cluster.is_news = None, True
+    cluster.report_problem = ReasonMessage("ProgressUnreachable", "the trainer has not answered")
+    assert told(cluster.written()) == [("ProgressUnreachable", True)]
+
+
+def test_a_failed_job_is_one_warning():
+    cluster = ToldCluster().start()
+    cluster.end(cluster.pod("trainer-a1-0"), termination(40, "no column"))
+    assert told(cluster.written()) == [("Failed", True)]
+
+
+def test_the_first_step_is_an_event_once():
+    cluster = ToldCluster().start()
+    cluster.progress = report(step=0, reward=None)
+    assert cluster.written() == []
+    cluster.progress = report(step=1)
+    (first,) = cluster.written()
+    assert (first.why.reason, first.is_warning) == ("FirstStep", False)
+    assert first.why.message == "step 1 of 10 is the first that the job has finished"
+    cluster.progress = report(step=2)
+    cluster.state = ProcessState()
+    assert cluster.written() == []
+
+
+def test_a_checkpoint_is_an_event_and_of_one_minute_one_is():
+    cluster = ToldCluster().start()
+    cluster.progress = report(step=2)
+    cluster.written()
+    steps = []
+    for step in range(3, 10):
+        cluster.progress = report(step=step, checkpoint_step=step)
+        steps += [(event.why.message, event.is_warning) for event in cluster.written(seconds=20)]
+    assert steps == [(f"the checkpoint of step {step} is saved", False) for step in (3, 6, 9)]
+    assert cluster.written() == []  # nothing new was saved
+
+
+def test_an_attempt_that_reports_the_checkpoint_it_begins_from_has_saved_none():
+    cluster = ToldCluster(spec(checkpoint={"claimName": "runs"})).start()
+    cluster.progress = report(step=5, checkpoint_step=4)
+    assert told(cluster.written()) == [("FirstStep", False), ("CheckpointSaved", False)]
+    cluster.end(cluster.pod("trainer-a1-0"), termination(1, "boom"))
+    cluster.progress = None
+    assert told(cluster.written()) == [("Restarting", True)]
+    cluster.run_all()
+    cluster.progress = report(attempt=2, step=4, checkpoint_step=4, resumed_from_step=4)
+    assert told(cluster.written()) == [("Started", False)]
+
+
+def test_an_evaluation_that_is_the_best_is_an_event():
+    cluster = ToldCluster().start()
+    cluster.progress = report(step=2)
+    cluster.written()
+    best = []
+    for step, reward in ((2, 0.25), (2, 0.25), (4, 0.51234)):
+        evaluation = BestEvaluation(step=step, reward=reward)
+        cluster.progress = report(step=5, best_evaluation=evaluation)
+        best += [event.why.message for event in cluster.written()]
+    assert best == [
+        "the evaluation after step 2 is the best so far: reward 0.25",
+        "the evaluation after step 4 is the best so far: reward 0.5123",
+    ]
+    assert cluster.status.best_step == 4
+
+
+@pytest.mark.parametrize(("replicas", "message"), [(4, "from 2 to 4"), (1, "from 2 to 1")])
+def test_another_number_of_engines_is_an_event_and_a_suspension_is_none(replicas: int, message: str):
+    cluster = ToldCluster().start()
+    cluster.spec, cluster.generation = spec(rollout={"replicas": replicas}), 2
+    (scaled,) = cluster.written()
+    assert (scaled.why.reason, scaled.is_warning) == ("Scaled", False)
+    assert scaled.why.message == f"the job is scaled {message} engines"
+    cluster.spec, cluster.generation = spec(rollout={"replicas": replicas}, suspend=True), 3
+    assert "Scaled" not in {reason for reason, _ in told(cluster.written())}
+    cluster.spec, cluster.generation = spec(rollout={"replicas": replicas}), 4
+    assert "Scaled" not in {reason for reason, _ in told(cluster.written())}
+
+
 def test_an_event_has_a_name_of_its_own_and_the_same_one_for_the_same_reason_and_key():
-    cluster = FakeCluster()
+    cluster = ToldCluster()
     job = cluster.observed().job
     first, again, other = (
         event_of(job, EventDraft(ReasonMessage("Started", message), key=key), now=cluster.now)

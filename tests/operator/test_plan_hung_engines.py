@@ -43,7 +43,7 @@ def test_an_engine_that_stands_still_for_five_minutes_is_replaced_and_the_object
     plan = hear(cluster, "rollout-1-i0", reported_seconds=REPLACE_AFTER_SECONDS)
     assert cluster.names("rollout") == ["rollout-0-i0", "rollout-1-i1"]
     assert cluster.names("rollout", is_deleting=True) == ["rollout-1-i0"]
-    [event] = plan.events
+    [event] = [event for event in plan.events if event.is_warning]
     old, new = cluster.pod("rollout-1-i0"), cluster.pod("rollout-1-i1")
     assert event.why.reason == "EngineReplaced"
     assert event.why.message == f"rollout pod {old} is replaced by {new}: {CAUSE}"

@@ -116,6 +116,15 @@ class AsyncProgress(ApiModel):
         )
 
 
+class BestEvaluation(ApiModel):
+    """The evaluation with the greatest mean reward whose checkpoint is kept."""
+
+    step: Count
+    """After how many steps it was made."""
+    reward: float
+    """Its mean reward; it may be any number."""
+
+
 class Progress(ApiModel):
     """The state of a trainer at one moment. Its values have the bounds of the status fields they go to. An
     operator leaves out fields that it does not know."""
@@ -141,6 +150,8 @@ class Progress(ApiModel):
     checkpoint_seconds: Count | None = None
     """How long its save took, rounded up. None until a save needs a longer grace period than pods have
     anyway."""
+    best_evaluation: BestEvaluation | None = None
+    """None before one, and in a run without `dataset.eval`."""
     resumed_from_step: Count | None = None
     """Step that the attempt began after: that of its checkpoint."""
     loaded_step: Count | None = None

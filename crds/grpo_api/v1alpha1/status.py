@@ -260,6 +260,8 @@ class GRPOJobStatus(ApiModel):
     checkpoint_seconds: int | None = None
     """How long the newest save took, once a save has taken longer than a third of the usual grace period of
     60 s. Trainer pods that are created from then on have three times as long to stop."""
+    best_step: int | None = None
+    """Step of the best evaluation, whose checkpoint is kept."""
     trainer: RoleStatus = RoleStatus()
     """The trainer pods."""
     rollout: RolloutStatus = RolloutStatus()

@@ -160,6 +160,6 @@ def make_plan(
         stop=draft.stop,
         patch=draft.patch,
         requeue_after=draft.requeue_after,
-        events=events_of(draft, observed),
+        events=events_of(draft, observed, now),
         notes=draft.notes,
     )

@@ -1,11 +1,12 @@
 """The Events that people get, found from what a plan changes. Each is written once. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.v1alpha1.spec import ResumeLoad
-from grpo_api.v1alpha1.status import ConditionType, GRPOJobStatus
+from grpo_api.v1alpha1.status import ConditionStatus, ConditionType, GRPOJobStatus
 from grpo_operator.children.child import Child
 from grpo_operator.children.names import rollout_node, rollout_position
 from grpo_operator.cluster.kinds import PODS
@@ -17,10 +18,27 @@ from grpo_operator.plan.notes import why_not_deleted
 from grpo_operator.plan.queue import is_for_queue, is_told_to_wait, why_taken
 from grpo_operator.plan.termination import explain_termination
 
+_SAY_WHAT_BLOCKS = (ConditionType.RUNNING, ConditionType.ROLLOUT_READY, ConditionType.READY)
+_TRUE_WHILE_WRONG = (
+    ConditionType.MISMATCH_HIGH,
+    ConditionType.NO_LEARNING_SIGNAL,
+    ConditionType.ENVIRONMENT_FAILING,
+)
+_NO_REPORT = frozenset(
+    {Reason.PROGRESS_UNREACHABLE.value, Reason.PROGRESS_UNREADABLE.value, Reason.SCHEMA_SKEW.value}
+)
+"""Reasons of Ready while the trainer's reports do not arrive."""
 
-def events_of(draft: Draft, observed: Observed) -> tuple[EventDraft, ...]:
+
+def events_of(draft: Draft, observed: Observed, now: datetime) -> tuple[EventDraft, ...]:
     """The difference between the status that was read and the one that will be written, as Events."""
-    return (*_beginning(draft, observed), *_replacements(draft, observed), *_end(draft, observed))
+    return (
+        *_beginning(draft, observed),
+        *_replacements(draft, observed),
+        *_blockers(draft, observed),
+        *_milestones(draft, observed, now),
+        *_end(draft, observed),
+    )
 
 
 def _beginning(draft: Draft, observed: Observed) -> Iterator[EventDraft]:
@@ -65,7 +83,7 @@ def _suspensions(new: GRPOJobStatus, observed: Observed) -> Iterator[EventDraft]
     if new.is_suspended and is_news:
         is_warning = known.reason == Reason.SUSPENDED_BY_RULE
         why = ReasonMessage(known.reason, known.message)
-        yield EventDraft(why, key=f"{known.since:%Y-%m-%dT%H:%M:%SZ}", is_warning=is_warning)
+        yield EventDraft(why, key=_time(known.since), is_warning=is_warning)
     if old.is_suspended and known.until is not None and not is_true(new, ConditionType.FINISHED):
         seconds = (known.until - known.since).total_seconds()
         why = ReasonMessage(Reason.UNSUSPENDED, f"the job was suspended for {seconds:.0f} s")
@@ -73,7 +91,7 @@ def _suspensions(new: GRPOJobStatus, observed: Observed) -> Iterator[EventDraft]
             message = f"queue {new.queue.name} has admitted the job after {seconds:.0f} s"
             why = ReasonMessage(Reason.ADMITTED, message)
         why = replace(why, message=f"attempt {new.attempt} follows: {why.message}")
-        yield EventDraft(why, key=f"{known.until:%Y-%m-%dT%H:%M:%SZ}")
+        yield EventDraft(why, key=_time(known.until))
 
 
 def _loaded_step(status: GRPOJobStatus) -> int | None:
@@ -134,6 +152,68 @@ def _what_happened_to(lost: PodView) -> str:
     if lost.termination:
         return explain_termination(lost.termination).message
     return lost.start_problem.message if lost.start_problem else "its node gave it up"
+
+
+def _blockers(draft: Draft, observed: Observed) -> Iterator[EventDraft]:
+    """What blocks the job or is wrong with it and was not before. That a job has ended is told at its end."""
+    if draft.stage is Stage.ENDED:
+        return
+    before = _what_is_wrong(observed.job.status)
+    for (reason, key), message in _what_is_wrong(draft.status).items():
+        if (reason, key) not in before:
+            yield EventDraft(ReasonMessage(reason, message), key=key, is_warning=True)
+
+
+def _what_is_wrong(status: GRPOJobStatus) -> Mapping[tuple[str, str], str]:
+    """What a status says is wrong now: reason and key of the Event with its message.
+
+    The key has the time since which a condition is not as it should be. What comes back after it was over
+    gets another Event. What only changes its numbers, its pod, or for a while its reason gets none.
+    """
+    wrong = {}
+    failure = status.last_failure
+    # an engine that hangs is replaced, which has an Event
+    if failure is not None and failure.attempt == status.attempt and failure.reason != Reason.ENGINE_HUNG:
+        message = f"{failure.role} pod {failure.pod}: {failure.message}" if failure.pod else failure.message
+        for kind in _SAY_WHAT_BLOCKS:
+            found = condition(status, kind)
+            if found and (found.status, found.reason) == (ConditionStatus.FALSE, failure.reason):
+                key = f"{failure.attempt}/{failure.role}/{_time(found.last_transition_time)}"
+                wrong[failure.reason, key] = message
+                break
+    ready = condition(status, ConditionType.READY)
+    if ready and ready.reason in _NO_REPORT and is_true(status, ConditionType.RUNNING):
+        wrong[ready.reason, _time(ready.last_transition_time)] = ready.message
+    for kind in _TRUE_WHILE_WRONG:
+        found = condition(status, kind)
+        if found and found.status == ConditionStatus.TRUE:
+            wrong[found.reason, _time(found.last_transition_time)] = found.message
+    return wrong
+
+
+def _milestones(draft: Draft, observed: Observed, now: datetime) -> Iterator[EventDraft]:
+    """The first step, checkpoints, evaluations that are better than all before, and another number of
+    engines. A job may save every second: of the checkpoints of one minute one is told."""
+    old, new = observed.job.status, draft.status
+    if old.highest_step == 0 and new.highest_step > 0:
+        message = f"step {new.step} of {new.total_steps or '?'} is the first that the job has finished"
+        yield EventDraft(ReasonMessage(Reason.FIRST_STEP, message), key="")
+    if new.checkpoint_step is not None and new.checkpoint_step > (old.checkpoint_step or 0):
+        why = ReasonMessage(Reason.CHECKPOINT_SAVED, f"the checkpoint of step {new.checkpoint_step} is saved")
+        yield EventDraft(why, key=f"{now:%Y-%m-%dT%H:%M}")
+    progress = draft.facts.new_progress
+    best = progress.best_evaluation if progress is not None else None
+    if best is not None and best.step == new.best_step and new.best_step != old.best_step:
+        message = f"the evaluation after step {best.step} is the best so far: reward {best.reward:.4g}"
+        yield EventDraft(ReasonMessage(Reason.BEST_EVALUATION, message), key=str(best.step))
+    before, after = old.rollout.desired, new.rollout.desired
+    if before != after and before and after:
+        message = f"the job is scaled from {before} to {after} engines"
+        yield EventDraft(ReasonMessage(Reason.SCALED, message), key=str(observed.job.generation))
+
+
+def _time(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _end(draft: Draft, observed: Observed) -> Iterator[EventDraft]:

@@ -11,7 +11,14 @@ from grpo_api.contract.graces import TRAINER_GRACE_SECONDS, trainer_grace_second
 from grpo_api.contract.learning_signal import StepsWithoutSignal
 from grpo_api.contract.left_out import LeftOutEnvironment, left_out_message
 from grpo_api.contract.mismatch import MISMATCH_METRIC, mismatch_after
-from grpo_api.contract.progress import AsyncProgress, EngineCounts, EngineNote, Progress, TrainerState
+from grpo_api.contract.progress import (
+    AsyncProgress,
+    BestEvaluation,
+    EngineCounts,
+    EngineNote,
+    Progress,
+    TrainerState,
+)
 from grpo_api.contract.run_config import JobRef
 from grpo_api.judge.engines import NO_ENGINE_SECONDS
 from grpo_api.v1alpha1.status import ConditionType
@@ -206,6 +213,10 @@ class Reporter:
         if seconds is not None and (known or trainer_grace_seconds(seconds) > TRAINER_GRACE_SECONDS):
             known = math.ceil(seconds)
         self.progress.update(checkpoint_step=step, checkpoint_seconds=known)
+
+    def report_best_evaluation(self, step: int, *, reward: float) -> None:
+        """Report that the checkpoint of `step` is kept, because its evaluation is better than all before."""
+        self.progress.update(best_evaluation=BestEvaluation(step=step, reward=reward))
 
     def close(self, state: TrainerState) -> None:
         """Report how the attempt ended, and close the sinks: all of them, before an exception

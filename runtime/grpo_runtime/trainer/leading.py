@@ -8,7 +8,7 @@ from pathlib import Path
 
 from grpo_api.contract import mismatch
 from grpo_api.contract.learning_signal import StepsWithoutSignal
-from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
+from grpo_api.contract.progress import BestEvaluation, EngineCounts, Progress, TrainerState
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import Mode
@@ -130,7 +130,7 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
                         decoder=context.loaded.decoder,
                         uploads=uploads,
                         left_out=left_out,
-                        evaluation=_make_evaluation(context, evaluated),
+                        evaluation=_make_evaluation(context, evaluated, reporter),
                         source=source,
                         thread=thread,
                     )
@@ -236,19 +236,26 @@ def _make_sampler(context: RankContext) -> tuple[PromptSampler, Mapping[str, int
     return sampler, found.left_out
 
 
-def _make_evaluation(context: RankContext, prompts: tuple[Prompt, ...]) -> Evaluation | None:
+def _make_evaluation(
+    context: RankContext, prompts: tuple[Prompt, ...], reporter: Reporter
+) -> Evaluation | None:
     run_config = context.settings.run_config
     options = run_config.dataset.eval
     if options is None:
         return None
     best = context.store.best()
+
+    def mark_best(step: int, reward: float) -> None:
+        context.store.mark_best(step, reward=reward)
+        reporter.report_best_evaluation(step, reward=reward)
+
     return Evaluation(
         prompts,
         options=options,
         run_config=run_config,
         tokenizer=context.loaded.tokenizer,
         best_reward=best[1] if best else None,
-        mark_best=lambda step, reward: context.store.mark_best(step, reward=reward),
+        mark_best=mark_best,
     )
 
 
@@ -256,6 +263,7 @@ def _first_progress(context: RankContext) -> Progress:
     settings, run_config, step = context.settings, context.settings.run_config, context.state.step
     is_colocated = run_config.mode is Mode.COLOCATED
     num_engines = num_colocated_engines(run_config) if is_colocated else run_config.topology.rollout_replicas
+    best = context.store.best()
     return Progress(
         job_uid=run_config.job.uid,
         attempt=settings.attempt,
@@ -265,6 +273,7 @@ def _first_progress(context: RankContext) -> Progress:
         policy_version=str(PolicyVersion(attempt=settings.attempt, step=step)),
         # that of the last step says that everything is written, also what is exported after it
         checkpoint_step=None if step == run_config.total_steps else context.beginning.own_step,
+        best_evaluation=BestEvaluation(step=best[0], reward=best[1]) if best else None,
         resumed_from_step=context.beginning.resumed_step,
         loaded_step=context.beginning.loaded_step,
         set_aside=context.beginning.what_was_set_aside,

@@ -76,6 +76,14 @@ def test_a_finished_step_is_the_newest_progress(reporter_of: MakeReporter, tmp_p
     )
 
 
+def test_the_best_evaluation_is_reported_and_stays(reporter_of: MakeReporter, tmp_path: Path) -> None:
+    reporter = reporter_of()
+    assert progress(tmp_path).best_evaluation is None
+    reporter.report_best_evaluation(1, reward=-0.5)
+    finish(reporter, 2)
+    assert progress(tmp_path).to_object()["bestEvaluation"] == {"step": 1, "reward": -0.5}
+
+
 def test_how_long_a_save_took_is_reported_once_it_needs_more_than_the_usual_grace_period(
     reporter_of: MakeReporter, tmp_path: Path
 ) -> None:

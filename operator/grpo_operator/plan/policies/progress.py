@@ -32,6 +32,7 @@ def fold_progress(draft: Draft, observed: Observed, now: datetime) -> Draft:
     # an attempt that begins anew has lost its steps, and the numbers with them
     has_none = progress.step > 0 and not has_made_a_step(progress)
     before = draft.status if has_none else GRPOJobStatus()
+    best = progress.best_evaluation
     # of algorithm.epochs only the trainer knows how many steps they are
     total = draft.status.total_steps or progress.total_steps
     return draft.with_status(
@@ -46,6 +47,7 @@ def fold_progress(draft: Draft, observed: Observed, now: datetime) -> Draft:
         checkpoint_step=progress.checkpoint_step,
         # an attempt that has not saved yet knows nothing better than those before
         checkpoint_seconds=progress.checkpoint_seconds or draft.status.checkpoint_seconds,
+        best_step=best.step if best else draft.status.best_step,
         resumed_from=resumed_from,
         rollout=draft.status.rollout.model_copy(update={"current": progress.engines.current}),
     )
