@@ -245,8 +245,12 @@ def test_a_quota_is_named_and_the_pods_come_when_it_is_raised(
     operator.start()
     namespace.apply_job()
     wait_until("the quota is named", lambda: namespace.condition("Running").get("reason") == "QuotaExceeded")
+    wait_until("a Warning says so", lambda: "QuotaExceeded" in events(namespace))
+    operator.kill()
+    operator.start("--resync-seconds", "0.5")
     namespace.core.patch_namespaced_resource_quota("small", namespace.name, {"spec": {"hard": {"pods": "9"}}})
     wait_for_pods(namespace, "trainer", 1)
+    assert events(namespace) == ["ModeChosen", "QuotaExceeded"]
 
 
 def test_a_taken_name_is_in_the_status_and_its_object_is_left_alone(

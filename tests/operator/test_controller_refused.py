@@ -8,7 +8,7 @@ import pytest
 
 from grpo_operator.children.names import Names
 from grpo_operator.cluster import errors
-from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, PODS, SECRETS, Kind, KubeObject
+from grpo_operator.cluster.kinds import CONFIG_MAPS, EVENTS, JOBS, PODS, SECRETS, Kind, KubeObject
 from grpo_operator.observe.cache import Cache
 
 from .controlled_job import KEY, Clock, a_job, condition_of, controller_of, pod_names, status_of
@@ -74,6 +74,21 @@ async def test_a_refused_job_is_tried_ever_less_often_and_never_given_up():
     job.client.refused = {}
     await job.pass_time(138)
     assert len(pod_names(job.client, "trainer")) == 1
+
+
+async def test_what_is_refused_is_one_event_however_often_it_is_tried_and_by_whom():
+    job = Refused()
+    job.client.refused = {PODS.name: QUOTA}
+    await job.settle()
+    for _ in range(3):
+        await job.pass_time(140)
+    job.controller = controller_of(job.client, job.cache, clock=job.clock)  # another operator process
+    for _ in range(3):
+        await job.pass_time(140)
+    events = [event for event in job.client.objects(EVENTS) if event["reason"] == "QuotaExceeded"]
+    assert [(event["type"], "exceeded quota: small" in event["message"]) for event in events] == [
+        ("Warning", True)
+    ]
 
 
 async def test_nothing_is_tried_before_its_time_whatever_wakes_the_job():
