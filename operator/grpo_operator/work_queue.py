@@ -1,10 +1,10 @@
-"""The work queue: jobs to reconcile, each by one worker at a time, urgent ones first, with backoff after a
-failure."""
+"""The work queue: jobs to reconcile, each by one worker at a time, urgent ones first, namespaces in turn,
+with backoff after a failure."""
 
 import asyncio
-import itertools
 import random
 import time
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
 
@@ -29,15 +29,41 @@ Handler = Callable[[Key], Awaitable[float | None]]
 """Reconciles one job; returns in how many seconds to do so again, or None."""
 OnError = Callable[[Key, Exception, float], None]
 """Called with each failure and the delay before the next try."""
-_Ready = asyncio.PriorityQueue[tuple[Urgency, int, Key]]
+
+
+class FairQueue:
+    """Keys that wait for a worker. Of the most urgent ones the namespaces have one each in turn, and within a
+    namespace the first comes first: a namespace with hundreds of jobs delays another one by a single job."""
+
+    def __init__(self) -> None:
+        self._turns: defaultdict[Urgency, dict[str, deque[Key]]] = defaultdict(dict)
+        """The keys of each namespace, with the namespaces in the order of their turns."""
+        self._num_waiting = asyncio.Semaphore(0)
+
+    def put(self, urgency: Urgency, key: Key) -> None:
+        """Add a key. A namespace that had none has its turn after all others."""
+        self._turns[urgency].setdefault(key[0], deque()).append(key)
+        self._num_waiting.release()
+
+    async def get(self) -> tuple[Urgency, Key]:
+        """Take the key whose turn it is; waits while there is none."""
+        await self._num_waiting.acquire()
+        urgency = min(urgency for urgency, turns in self._turns.items() if turns)
+        turns = self._turns[urgency]
+        namespace = next(iter(turns))
+        keys = turns.pop(namespace)
+        key = keys.popleft()
+        if keys:
+            turns[namespace] = keys  # behind the others
+        return urgency, key
 
 
 class WorkQueue:
     """Keys of jobs. A key that is added while a worker has it is handled once more afterwards.
 
     News has workers of its own, so that it waits neither for jobs that start nor for those that nothing has
-    happened to. `urgency_of` says how urgent a job is when it is added, and `ends_with` names errors that
-    end the work.
+    happened to. No namespace waits for all the jobs of another one. `urgency_of` says how urgent a job is
+    when it is added, and `ends_with` names errors that end the work.
     """
 
     def __init__(
@@ -58,9 +84,8 @@ class WorkQueue:
         self._backoff = backoff or Backoff()
         self._chance = chance
         self._monotonic = monotonic
-        self._news: _Ready = asyncio.PriorityQueue()
-        self._others: _Ready = asyncio.PriorityQueue()
-        self._order = itertools.count()
+        self._news = FairQueue()
+        self._others = FairQueue()
         self._waiting: dict[Key, Urgency] = {}
         """A key is in a queue once more for each time that it became more urgent; this says which counts."""
         self._since: dict[Key, float] = {}
@@ -96,7 +121,7 @@ class WorkQueue:
         if waiting is self._waiting:
             self._since.setdefault(key, self._monotonic())
             ready = self._news if wanted is Urgency.NEWS else self._others
-            ready.put_nowait((wanted, next(self._order), key))
+            ready.put(wanted, key)
 
     def add_after(self, key: Key, delay_seconds: float) -> None:
         """Handle this job after a delay, or earlier when it is added meanwhile."""
@@ -126,9 +151,9 @@ class WorkQueue:
         except ExceptionGroup as found:
             raise found.exceptions[0] from None
 
-    async def _work(self, ready: _Ready) -> None:
+    async def _work(self, ready: FairQueue) -> None:
         while True:
-            urgency, _, key = await ready.get()
+            urgency, key = await ready.get()
             if self._waiting.get(key) is not urgency:
                 continue
             del self._waiting[key], self._since[key]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from datetime import timedelta
 from operator import sub
 from typing import Any
@@ -13,7 +14,13 @@ from grpo_operator.cluster import errors
 from grpo_operator.cluster.kinds import JOBS, PODS
 from grpo_operator.observe.cache import Cache
 from grpo_operator.observe.process_state import ProcessState
-from grpo_operator.observe.progress_poller import MAX_BYTES, Poller, PollOutcome
+from grpo_operator.observe.progress_poller import (
+    MAX_BYTES,
+    POLLS_IN_FLIGHT,
+    POLLS_IN_FLIGHT_OF_A_NAMESPACE,
+    Poller,
+    PollOutcome,
+)
 
 from .fake_cluster import NOW, UID, FakeCluster, report
 
@@ -256,17 +263,48 @@ async def test_the_first_trainer_of_the_current_attempt_is_asked_and_no_other(wo
     assert state.report(KEY, uid=UID, attempt=2).progress is not None
 
 
+def put_running(cache: Cache, *, namespace: str, number: int) -> None:
+    """A job whose trainer runs."""
+    uid = f"{namespace}-{number}"
+    meta = {"name": f"copy-{number}", "namespace": namespace, "uid": uid, "resourceVersion": "4"}
+    cache.put(JOBS, {"metadata": meta, "status": {"attempt": 1}})
+    pod = a_pod()
+    pod["metadata"] |= {"name": f"copy-{number}-abc123-trainer-a1-0", "uid": f"pod-{uid}"}
+    pod["metadata"] |= {"namespace": namespace}
+    pod["metadata"]["ownerReferences"][0] |= {"name": f"copy-{number}", "uid": uid}
+    cache.put(PODS, pod)
+
+
+async def test_trainers_of_one_namespace_that_do_not_answer_delay_no_other_namespace(state):
+    cache = Cache()
+    for number in range(100):
+        put_running(cache, namespace="silent", number=number)
+    put_running(cache, namespace="other", number=0)
+    silence, asked = asyncio.Event(), Counter[str]()
+
+    async def ask(pod: dict[str, Any]) -> bytes:
+        asked[pod["metadata"]["namespace"]] += 1
+        if pod["metadata"]["namespace"] == "silent":
+            await silence.wait()
+        return answer()
+
+    polling = asyncio.create_task(Poller(cache, state, ask, wake=lambda key: None, seconds=0.05).run())
+    async with asyncio.timeout(10):
+        while asked["other"] < 5:  # noqa: ASYNC110 - the poller has no event to wait for
+            await asyncio.sleep(0.01)
+    assert asked["silent"] == POLLS_IN_FLIGHT_OF_A_NAMESPACE < POLLS_IN_FLIGHT
+    silence.set()
+    async with asyncio.timeout(10):
+        while asked["silent"] < 100:  # noqa: ASYNC110 - the poller has no event to wait for
+            await asyncio.sleep(0.01)
+    polling.cancel()
+
+
 async def test_the_polls_of_many_jobs_are_spread_over_the_time_between_two(state):
     asked: list[float] = []
     cache = Cache()
     for number in range(4):
-        uid = f"job-{number}"
-        meta = {"name": f"copy-{number}", "namespace": "default", "uid": uid, "resourceVersion": "4"}
-        cache.put(JOBS, {"metadata": meta, "status": {"attempt": 1}})
-        pod = a_pod()
-        pod["metadata"] |= {"name": f"copy-{number}-abc123-trainer-a1-0", "uid": f"pod-{number}"}
-        pod["metadata"]["ownerReferences"][0] |= {"name": f"copy-{number}", "uid": uid}
-        cache.put(PODS, pod)
+        put_running(cache, namespace="default", number=number)
 
     async def ask(pod: dict[str, Any]) -> bytes:
         asked.append(asyncio.get_running_loop().time())

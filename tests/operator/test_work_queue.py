@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from grpo_operator.backoff import Backoff
-from grpo_operator.work_queue import Urgency, WorkQueue, is_starting, urgency_of
+from grpo_operator.work_queue import FairQueue, Urgency, WorkQueue, is_starting, urgency_of
 
 KEY, OTHER = ("default", "a"), ("default", "b")
 STARTING = tuple(("default", f"new-{index}") for index in range(20))
@@ -224,6 +224,55 @@ async def test_what_became_urgent_while_a_worker_had_the_key_is_urgent_afterward
         handler.gate.set()
         await until(lambda: handler.seen.count(KEY) == 2)
         assert handler.seen.index(KEY, 1) < 5  # before most of those that start
+
+
+async def order_of(*added: tuple[Urgency, str]) -> list[str]:
+    """In which order keys, as NAMESPACE/NAME, are taken that were added in this one."""
+    queue = FairQueue()
+    for urgency, key in added:
+        namespace, name = key.split("/")
+        queue.put(urgency, (namespace, name))
+    return ["/".join((await queue.get())[1]) for _ in added]
+
+
+async def test_namespaces_have_one_job_each_in_turn_and_within_one_the_first_comes_first():
+    keys = ("a/1", "a/2", "a/3", "a/4", "b/1", "b/2", "c/1")
+    taken = await order_of(*((Urgency.NEWS, key) for key in keys))
+    assert taken == ["a/1", "b/1", "c/1", "a/2", "b/2", "a/3", "a/4"]
+
+
+async def test_urgency_comes_before_turns():
+    start, routine = Urgency.START, Urgency.ROUTINE
+    taken = await order_of((routine, "b/1"), (start, "a/1"), (start, "a/2"), (routine, "a/3"))
+    assert taken == ["a/1", "a/2", "b/1", "a/3"]
+
+
+@pytest.mark.parametrize("urgency", Urgency)
+async def test_a_namespace_with_500_jobs_delays_a_job_of_another_one_by_one_job(urgency):
+    """Counted in jobs, not in seconds: every job takes the handler as long."""
+    handler, num = FakeHandler(), 500
+    crowd = [("crowded", f"job-{index}") for index in range(num)]
+    async with Running(handler, num_workers=3, num_starting=3) as running:
+        running.urgency = dict.fromkeys([*crowd, KEY], urgency)
+        for key in crowd:
+            running.queue.add(key)
+        await until(lambda: handler.busy == 3)
+        before = len(handler.seen)
+        running.queue.add(KEY)
+        await until(lambda: KEY in handler.seen)
+        assert handler.seen.index(KEY) - before <= 1
+        await until(lambda: len(handler.seen) == num + 1)  # and nobody is left out
+
+
+async def test_jobs_that_come_again_and_again_leave_no_namespace_out():
+    handler = FakeHandler()
+    handler.outcomes = [0.0] * 50
+    async with Running(handler, num_workers=1) as running:
+        for key in (("a", "1"), ("b", "1"), ("c", "1")):
+            running.queue.add(key)
+        await until(lambda: len(handler.seen) >= 50)
+    counts = [handler.seen[:48].count((namespace, "1")) for namespace in "abc"]
+    assert max(counts) - min(counts) <= 1
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from enum import StrEnum
+from weakref import WeakValueDictionary
 
 import aiohttp
 
@@ -26,7 +27,9 @@ log = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 2.0
 MAX_BYTES = 64 * 1024
-_POLLS_IN_FLIGHT = 32
+POLLS_IN_FLIGHT = 40
+POLLS_IN_FLIGHT_OF_A_NAMESPACE = 32
+"""Trainers that do not answer take the time limit each. Those of one namespace leave room for others."""
 
 Fetch = Callable[[KubeObject], Awaitable[bytes]]
 """Reads /progress of a trainer pod. Raises KubernetesError when the pod does not answer."""
@@ -76,19 +79,24 @@ class Poller:
         self._on_poll = on_poll
         self._seconds = seconds
         self._clock = clock
-        self._limit = asyncio.Semaphore(_POLLS_IN_FLIGHT)
+        self._limit = asyncio.Semaphore(POLLS_IN_FLIGHT)
+        self._limits: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        """Of each namespace with polls under way or that wait."""
 
     async def run(self) -> None:
         """Poll until cancelled: each job once in `seconds`, evenly spread, so that hundreds of answers do not
-        come at once."""
-        while True:
-            keys = self._cache.job_keys()
-            async with asyncio.TaskGroup() as group:
+        come at once. Polls that take longer delay no other job: theirs is left out until they are over."""
+        polls: dict[Key, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as group:
+            while True:
+                keys = self._cache.job_keys()
+                polls = {key: poll for key, poll in polls.items() if not poll.done()}
                 for key in keys:
-                    group.create_task(self.poll(key))
+                    if key not in polls or polls[key].done():
+                        polls[key] = group.create_task(self.poll(key))
                     await asyncio.sleep(self._seconds / len(keys))
-            if not keys:
-                await asyncio.sleep(self._seconds)
+                if not keys:
+                    await asyncio.sleep(self._seconds)
 
     async def poll(self, key: Key) -> None:
         """Ask one job's trainer, if it runs. A trainer that does not answer keeps its last report."""
@@ -100,8 +108,9 @@ class Poller:
         pod = next((pod for pod in pods if _is_running_first(pod, attempt=attempt)), None)
         if pod is None:
             return
+        of_namespace = self._limits.setdefault(key[0], asyncio.Semaphore(POLLS_IN_FLIGHT_OF_A_NAMESPACE))
         try:
-            async with self._limit:
+            async with of_namespace, self._limit:
                 body = await self._fetch(pod)
         except errors.KubernetesError as error:
             self._on_poll(PollOutcome.NO_ANSWER)
