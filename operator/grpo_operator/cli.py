@@ -59,10 +59,13 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Settings, argparse.Na
         parser.error(f"give --runtime-image IMAGE or set {RUNTIME_IMAGE_VARIABLE}")
     if given.reports_from and given.network_policies == "false":
         parser.error("--reports-from is part of the policies that --network-policies=false leaves out")
+    if given.namespace_selector and not given.all_namespaces:
+        parser.error("--namespace-selector is for --all-namespaces: a namespace that is named is watched")
     namespaces = () if given.all_namespaces else tuple(given.namespace or (_own_namespace(),))
     settings = Settings(
         runtime_image=given.runtime_image,
         namespaces=namespaces,
+        namespace_selector=given.namespace_selector,
         kubeconfig=given.kubeconfig,
         context=given.context,
         progress=ProgressRoute(given.progress),
@@ -115,6 +118,13 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
         help="namespace to watch; may be repeated (default: the pod's own, or `default` from a shell)",
     )
     where.add_argument("-A", "--all-namespaces", action="store_true", help="watch every namespace")
+    parser.add_argument(
+        "--namespace-selector",
+        default="",
+        metavar="SELECTOR",
+        help="with -A, leave GRPOJobs alone in namespaces whose labels do not match, such as "
+        "grpo.dev/ignored!=true (default: none); needs the right to list and watch namespaces",
+    )
     parser.add_argument("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, then ~/.kube/config")
     parser.add_argument(
         "--context", metavar="NAME", help="context of the kubeconfig (default: its current one)"

@@ -22,6 +22,7 @@ from grpo_operator.controller import Controller
 from grpo_operator.health import Health, serve
 from grpo_operator.metrics import OperatorMetrics
 from grpo_operator.observe.cache import Cache, Key, job_key
+from grpo_operator.observe.namespaces import NamespaceFilter
 from grpo_operator.observe.pod_events import EventReader
 from grpo_operator.observe.process_state import ProcessState
 from grpo_operator.observe.progress_poller import Poller, choose_fetch
@@ -83,6 +84,9 @@ class Operator:
             on_poll=metrics.count_poll,
         )
         self._events = EventReader(client, self._cache, wake=self._wake)
+        self._filter = None
+        if settings.namespace_selector:
+            self._filter = NamespaceFilter(client, self._cache, settings.namespace_selector, wake=self._wake)
         self._pod_groups = tuple(
             scheduler.kind
             for gang, scheduler in GANG_SCHEDULERS.items()
@@ -159,6 +163,8 @@ class Operator:
             asyncio.create_task(self._events.run(), name="events"),
             asyncio.create_task(self._resync_regularly(), name="resync"),
         ]
+        if self._filter is not None:
+            work.append(asyncio.create_task(self._filter.run(), name="namespaces"))
         if self._has_kueue:
             work += [
                 asyncio.create_task(self._follow_workloads(namespace), name="workloads")
@@ -239,6 +245,8 @@ class Operator:
         if len(refused) == len(namespaces):
             raise next(iter(refused.values()))
         self._log_left_out(refused)
+        if self._filter is not None:
+            self._filter.log_left_out()
         self._cache.cluster_objects.clear()
         self._cache.forget_deleted_uids()
         self._health.mark_success()
@@ -344,6 +352,8 @@ class Operator:
         """List everything before anything is decided. Waits for an API server that does not answer yet."""
         while True:
             try:
+                if self._filter is not None:
+                    await self._filter.look()
                 return await self.resync()
             except errors.Transient as error:
                 log.warning("%s; next try in %.0f s", error, _FIRST_RESYNC_RETRY_SECONDS)

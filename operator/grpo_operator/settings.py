@@ -50,6 +50,8 @@ class Settings:
 
     runtime_image: str
     namespaces: tuple[str, ...] = ()
+    namespace_selector: str = ""
+    """Labels of the namespaces that are looked at, where all are watched; empty for every one."""
     kubeconfig: str | None = None
     context: str | None = None
     progress: ProgressRoute = ProgressRoute.AUTO

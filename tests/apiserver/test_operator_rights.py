@@ -22,13 +22,25 @@ from grpo_cluster.versions import program_path
 
 from .api_server import Kubectl
 from .fake_kubelet import FakeKubelet, all_pods
-from .operator_harness import Namespace, OperatorProcess, killed_at_the_end, wait_until
+from .operator_harness import (
+    Namespace,
+    OperatorProcess,
+    killed_at_the_end,
+    wait_for_pods,
+    wait_until,
+)
 
 pytestmark = pytest.mark.apiserver
 
 CHART = Path(__file__).parents[2] / "charts" / "grpo-operator"
 GOLDEN = Path(__file__).parent / "golden"
-SCOPES = {"namespaced": (), "cluster-wide": ("--set", "watch.allNamespaces=true")}
+WIDE = ("--set", "watch.allNamespaces=true")
+SELECTOR = "grpo.dev/ignored!=true"
+SCOPES = {
+    "namespaced": (),
+    "cluster-wide": WIDE,
+    "some-by-label": (*WIDE, "--set", f"watch.namespaceSelector={SELECTOR}"),
+}
 TRAINER_ADDRESS = "127.0.77.1"
 
 
@@ -288,6 +300,34 @@ def test_an_operator_of_the_cluster_serves_a_namespace_that_came_after_it(
     assert not any("orbidden" in line for line in lines), lines
     later.core.delete_namespace(later.name)
     assert wide_operator.stop() == 0
+
+
+def test_an_operator_of_the_cluster_leaves_namespaces_alone_whose_labels_do_not_match(
+    namespace: Namespace, elsewhere: Namespace, kubectl: Kubectl, tmp_path: Path
+):
+    operator = operator_of_the_chart(kubectl, namespace, tmp_path, *SCOPES["some-by-label"])
+    left_out = f"namespace {elsewhere.name} is left out: its labels do not match {SELECTOR}"
+    with killed_at_the_end(operator):
+        kubectl.run("label", "namespace", elsewhere.name, "grpo.dev/ignored=true")
+        elsewhere.apply_job()
+        operator.start(f"--namespace-selector={SELECTOR}", is_everywhere=True)
+        namespace.apply_job()
+        wait_for_pods(namespace, "trainer", 1)
+        assert (elsewhere.status(), elsewhere.num_pods("trainer")) == ({}, 0)
+        assert operator.log().count(left_out) == 1
+        kubectl.run("label", "namespace", elsewhere.name, "grpo.dev/ignored-")
+        (trainer,) = wait_for_pods(elsewhere, "trainer", 1)
+        kubectl.run("label", "namespace", elsewhere.name, "grpo.dev/ignored=true")
+        wait_until("it is left out again", lambda: operator.log().count(left_out) == 2)
+        # neither is a change of the job followed, nor of its pods
+        FakeKubelet(elsewhere).run(trainer)
+        elsewhere.patch_job({"spec": {"suspend": True}})
+        namespace.patch_job({"spec": {"suspend": True}})
+        wait_until("the other is", lambda: namespace.status().get("phase") == "Suspended")
+        assert elsewhere.status()["phase"] in ("Pending", "Starting")
+        assert elsewhere.num_pods("trainer") == 1
+        assert "orbidden" not in operator.log()
+        assert operator.stop() == 0
 
 
 # verb and resource, with the subresource after a colon

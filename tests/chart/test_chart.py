@@ -61,8 +61,8 @@ def test_the_values_that_set_all_options_set_every_one_of_them_to_something_else
         return values
 
     same = [path for path in paths(chart_values()) if at(chosen, path) == at(chart_values(), path)]
-    # It names two namespaces, which excludes watching all of them.
-    assert same == ["watch.allNamespaces"]
+    # It names two namespaces, which excludes watching all of them, or those with some labels.
+    assert same == ["watch.allNamespaces", "watch.namespaceSelector"]
 
 
 def test_the_shortest_time_without_pods_is_the_operators():
@@ -150,6 +150,19 @@ def test_a_wrong_value_is_refused_with_its_name(wrong: str, said: str):
     done = helm("template", "grpo-operator", str(CHART), "--set", wrong)
     assert done.returncode != 0
     assert said in done.stderr
+
+
+def test_the_labels_of_namespaces_are_read_only_where_they_decide_and_all_are_watched():
+    def rules(*arguments: str) -> list[Any]:
+        made = objects("--set", "watch.allNamespaces=true", "--set", "userRoles.create=false", *arguments)
+        return [rule for item in made for rule in item.get("rules", ()) if "namespaces" in rule["resources"]]
+
+    selector = ("--set", "watch.namespaceSelector=grpo.dev/ignored!=true")
+    assert rules() == []
+    assert [rule["verbs"] for rule in rules(*selector)] == [["list", "watch"]]
+    done = helm("template", "x", str(CHART), *selector)
+    assert done.returncode != 0
+    assert "watch.namespaceSelector is for watch.allNamespaces=true" in done.stderr
 
 
 def test_watching_some_namespaces_and_all_namespaces_is_refused():

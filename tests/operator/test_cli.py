@@ -17,6 +17,12 @@ def test_several_namespaces_or_all_of_them():
     assert parse(["--runtime-image", "i", "-A"])[0].namespaces == ()
 
 
+def test_namespaces_are_left_out_by_their_labels_where_all_are_watched():
+    assert parse(["--runtime-image", "i", "-A"])[0].namespace_selector == ""
+    settings, _ = parse(["--runtime-image", "i", "-A", "--namespace-selector=grpo.dev/ignored!=true"])
+    assert settings.namespace_selector == "grpo.dev/ignored!=true"
+
+
 def test_the_image_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("GRPO_RUNTIME_IMAGE", "from-environment")
     assert parse([])[0].runtime_image == "from-environment"
@@ -46,6 +52,7 @@ def test_kueue_is_looked_at_where_it_is_asked_for():
     [
         ([], "--runtime-image"),
         (["--runtime-image", "i", "-A", "-n", "a"], "not allowed with"),
+        (["--runtime-image", "i", "-n", "a", "--namespace-selector", "x"], "is for --all-namespaces"),
         (["--runtime-image", "i", "--poll-seconds", "0"], "positive"),
         (["--runtime-image", "i", "--give-back-for-seconds", "19"], "19 is less than 20 s: the scheduler"),
         (

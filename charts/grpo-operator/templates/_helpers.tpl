@@ -33,6 +33,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if and .Values.watch.allNamespaces .Values.watch.namespaces -}}
 {{- fail "watch.namespaces names some of what watch.allNamespaces=true has all of: leave one of them out" -}}
 {{- end -}}
+{{- if and .Values.watch.namespaceSelector (not .Values.watch.allNamespaces) -}}
+{{- fail "watch.namespaceSelector is for watch.allNamespaces=true: name the namespaces in watch.namespaces instead" -}}
+{{- end -}}
 {{- .Values.watch.namespaces | default (list .Release.Namespace) | uniq | toJson -}}
 {{- end -}}
 
@@ -91,6 +94,12 @@ Prometheus. */}}
 - apiGroups: [""]
   resources: [events]
   verbs: [list, create]
+{{- if .Values.watch.namespaceSelector }}
+# Which namespaces are left out by their labels.
+- apiGroups: [""]
+  resources: [namespaces]
+  verbs: [list, watch]
+{{- end }}
 {{- if .Values.kueue.enabled }}
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads]

@@ -56,6 +56,11 @@ WATCHED = (JOBS, PODS, SERVICES, CONFIG_MAPS, NETWORK_POLICIES)
 """Kinds that are listed and watched. Secrets are only created: the operator may not read them."""
 
 
+def namespaces_that_match(selector: str) -> Kind:
+    """The namespaces whose labels match a selector. They are of no namespace themselves."""
+    return Kind("", "v1", "namespaces", "Namespace", selector)
+
+
 _KUEUE, _KUEUE_VERSION = "kueue.x-k8s.io", "v1beta2"
 WORKLOADS = Kind(_KUEUE, _KUEUE_VERSION, "workloads", "Workload", _OURS, "Kueue")
 """What Kueue gives a quota to. Each is followed by a watch of its own, because not every cluster has them."""

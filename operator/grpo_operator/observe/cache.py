@@ -76,6 +76,9 @@ class Cache:
         of those that wait in it."""
         self.served_schema = EVERYTHING
         """What the API server knows of a GRPOJob."""
+        self.shown_namespaces: frozenset[str] | None = None
+        """Namespaces whose jobs are shown; None for all. The others are left out by their labels, and stored
+        because these may change."""
 
     def put(self, kind: Kind, item: KubeObject) -> bool:
         """Take in a state of an object. Returns False when a newer one is known."""
@@ -151,15 +154,22 @@ class Cache:
     def job(self, key: Key) -> KubeObject | None:
         """The job of this name."""
         stored = self._items[JOBS].get(key)
-        return stored.read() if stored else None
+        return stored.read() if stored and self._is_shown(key[0]) else None
 
     def job_keys(self) -> tuple[Key, ...]:
         """Every job there is."""
-        return tuple(self._items[JOBS])
+        return tuple(key for key in self._items[JOBS] if self._is_shown(key[0]))
 
     def job_phases(self) -> tuple[str, ...]:
         """The phase of each job; empty of one without a status."""
-        return tuple(stored.phase for stored in self._items[JOBS].values())
+        return tuple(self._items[JOBS][key].phase for key in self.job_keys())
+
+    def left_out_namespaces(self) -> frozenset[str]:
+        """Namespaces with jobs that are not shown."""
+        return frozenset(key[0] for key in self._items[JOBS] if not self._is_shown(key[0]))
+
+    def _is_shown(self, namespace: str) -> bool:
+        return self.shown_namespaces is None or namespace in self.shown_namespaces
 
     def num_objects(self, kind: Kind) -> int:
         """How many objects of a kind there are."""
@@ -181,7 +191,9 @@ class Cache:
     def pending_pods(self) -> tuple[KubeObject, ...]:
         """Pods of all jobs that have not started yet."""
         return tuple(
-            stored.read() for stored in self._items[PODS].values() if stored.phase in ("", "Pending")
+            stored.read()
+            for stored in self._items[PODS].values()
+            if stored.phase in ("", "Pending") and self._is_shown(stored.key[0])
         )
 
     def put_events(self, pod: KubeObject, events: tuple[KubeObject, ...]) -> bool:
