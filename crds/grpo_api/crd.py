@@ -101,7 +101,7 @@ def _job_schema() -> Schema:
             **described,
             "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}},
             "spec": _spec_schema(),
-            "status": structural_schema(GRPOJobStatus, has_defaults=False),
+            "status": {**structural_schema(GRPOJobStatus, has_defaults=False), "default": _UNSEEN},
         },
         VALIDATIONS: [rule.validation() for rule in GRPOJob.rules],
     }
@@ -123,6 +123,9 @@ def _spec_schema() -> Schema:
     return schema
 
 
+_UNSEEN = {"observedGeneration": -1}
+"""The status of a job that no operator has seen. kstatus calls an object without one Current, and with this
+one InProgress, because no generation of a spec is -1."""
 _TYPE_META = {
     "apiVersion": "Version of the schema of this object.",
     "kind": "Kind of this object.",

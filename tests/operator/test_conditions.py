@@ -250,6 +250,7 @@ LIFE: dict[Callable[[], FakeCluster], dict[str, str]] = {
         "Complete": "False UnexpectedError",
         "Failed": "True UnexpectedError",
         "Finished": "True UnexpectedError",
+        "Stalled": "True UnexpectedError",
     },
     complete: {
         "Running": "False Completed",

@@ -13,6 +13,7 @@ def deleted(*finalizers: str) -> FakeCluster:
     """A running job that somebody has deleted."""
     cluster = FakeCluster().start()
     cluster.is_deleting, cluster.finalizers = True, finalizers
+    cluster.generation += 1  # as the API server counts a deletion
     return cluster
 
 
@@ -29,6 +30,7 @@ def test_a_deleted_job_that_a_foreign_finalizer_holds_gives_up_its_pods_and_says
     assert FOREIGN in ready.message and "metadata.finalizers" in ready.message
     assert cluster.condition(ConditionType.RUNNING).status == "False"
     assert (cluster.status.trainer.summary, cluster.status.rollout.summary) == ("0/0", "0/0")
+    assert cluster.status.observed_generation == cluster.generation
     cluster.vanish_deleted()
     plan = cluster.step()
     assert (plan.create, plan.delete, plan.events) == ((), (), ())

@@ -138,6 +138,16 @@ def test_a_rule_suspends_the_job_and_the_failed_pod_stays_for_its_log():
     assert cluster.status.last_failure.message == f"{BOOM} (rule ours of failurePolicy: Suspend)"
 
 
+def test_a_job_that_a_rule_suspends_is_stalled_until_it_continues():
+    cluster = suspended()
+    stalled = cluster.condition(ConditionType.STALLED)
+    assert (stalled.status, stalled.reason) == ("True", "SuspendedByRule")
+    assert BOOM in stalled.message
+    resume(cluster).settle()
+    stalled = cluster.condition(ConditionType.STALLED)
+    assert (stalled.status, stalled.reason) == ("False", "Unsuspended")
+
+
 def test_it_stays_suspended_whatever_else_is_changed_and_over_the_operators_restart():
     cluster = suspended()
     cluster.spec = cluster.spec and cluster.spec.model_copy(update={"stall_timeout_seconds": 99})

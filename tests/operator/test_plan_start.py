@@ -14,6 +14,7 @@ ONLY_ONCE_TRUE = (
     ConditionType.NO_LEARNING_SIGNAL,
     ConditionType.ENVIRONMENT_FAILING,
     ConditionType.SUSPENDED,
+    ConditionType.STALLED,
 )
 
 

@@ -30,8 +30,8 @@ class Phase(StrEnum):
 
 class ConditionType(StrEnum):
     """The conditions of a job. The operator writes all of them when it first sees the job, but for
-    MismatchHigh, NoLearningSignal and EnvironmentFailing, which are there only in a job in which they have
-    been True, and Suspended, which is there only in a job that has been suspended."""
+    MismatchHigh, NoLearningSignal, EnvironmentFailing and Stalled, which are there only in a job in which
+    they have been True, and Suspended, which is there only in a job that has been suspended."""
 
     READY = "Ready"
     RUNNING = "Running"
@@ -44,6 +44,7 @@ class ConditionType(StrEnum):
     NO_LEARNING_SIGNAL = "NoLearningSignal"
     ENVIRONMENT_FAILING = "EnvironmentFailing"
     SUSPENDED = "Suspended"
+    STALLED = "Stalled"
 
 
 AnyConditionType = Annotated[
@@ -224,7 +225,7 @@ class GRPOJobStatus(ApiModel):
     """What the operator reports of the job. Nothing else writes it."""
 
     observed_generation: int = 0
-    """Generation of the spec that this status is about."""
+    """Generation of the spec that this status is about. -1 until an operator has seen the job."""
     phase: Phase = Phase.PENDING
     """A summary of the conditions for people."""
     mode: ShortText = ""

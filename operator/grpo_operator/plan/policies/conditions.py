@@ -47,6 +47,7 @@ def write_conditions(draft: Draft, observed: Observed, now: datetime) -> Draft:
         **_no_learning_signal(draft),
         **_environment_failing(draft),
         **_suspended(draft),
+        **_stalled(draft),
     }
     status = draft.status
     for kind, state in states.items():
@@ -325,6 +326,21 @@ def _suspended(draft: Draft) -> dict[ConditionType, ConditionState]:
     if queue is not None and is_for_queue(draft.status):
         return {kind: ConditionState(False, Reason.ADMITTED, f"queue {queue.name} has admitted the job")}
     return {kind: ConditionState(False, Reason.UNSUSPENDED, "nothing suspends the job")}
+
+
+def _stalled(draft: Draft) -> dict[ConditionType, ConditionState]:
+    """True while the job goes no further unless a person does something: it has failed, or a rule has
+    suspended it after a failure. kstatus, and every tool that has it, calls such an object Failed. Nothing
+    before it was True."""
+    kind, status, suspension = ConditionType.STALLED, draft.status, draft.status.suspension
+    if is_true(status, ConditionType.FAILED):
+        ended = _how_it_ended(draft)
+        return {kind: ConditionState(True, ended.reason, ended.message)}
+    if status.is_suspended and suspension and suspension.reason == Reason.SUSPENDED_BY_RULE:
+        return {kind: ConditionState(True, suspension.reason, suspension.message)}
+    if not is_true(status, kind):
+        return {}
+    return {kind: ConditionState(False, Reason.UNSUSPENDED, "no rule suspends the job")}
 
 
 def _end(draft: Draft, kind: ConditionType) -> ConditionState:

@@ -45,6 +45,7 @@ def give_up_pods(draft: Draft, observed: Observed, now: datetime) -> Draft:
     for kind in (ConditionType.READY, ConditionType.RUNNING, ConditionType.ROLLOUT_READY):
         status = with_condition(status, kind, state, generation=observed.job.generation, now=now)
     draft = draft.with_status(
+        observed_generation=observed.job.generation,
         conditions=status.conditions,
         trainer=status.trainer.model_copy(update=_no_pods(status.trainer)),
         rollout=status.rollout.model_copy(update=_no_pods(status.rollout) | {"replicas": 0, "current": 0}),
