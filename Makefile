@@ -133,7 +133,7 @@ promtool:
 	  rm prometheus_*.deb && chmod +x .promtool && mv .promtool promtool; }
 cluster-programs: uv debian-packages
 	@$(CLUSTER) build
-kueue versitygw: uv debian-packages
+gitops-health kueue versitygw: uv debian-packages
 	@$(CLUSTER) build --only $@
 built-images: uv debian-packages
 	@$(IMAGES) build
@@ -143,4 +143,4 @@ $(BIN)/.ready: tests/environment.sh tests/requirements.txt crds/requirements-bui
 .venv-cuda/.ready: tests/environment.sh runtime/requirements-cuda.txt crds/requirements-build.txt crds/pyproject.toml runtime/pyproject.toml | uv
 	@tests/environment.sh cuda && touch $@
 
-.PHONY: demo setup format generate check requirements test test-fast test-matrix test-nullgpu test-gpu gpu-wheels gpu-site bench bench-sync bench-trl bench-logprobs bench-checkpoint bench-lora bench-sparse bench-executors bench-learning bench-async bench-gpu gpu-day gpu-day-table bench-scale cluster-up cluster-status cluster-down images help uv debian-packages browser compiler promtool cluster-programs kueue versitygw built-images
+.PHONY: demo setup format generate check requirements test test-fast test-matrix test-nullgpu test-gpu gpu-wheels gpu-site bench bench-sync bench-trl bench-logprobs bench-checkpoint bench-lora bench-sparse bench-executors bench-learning bench-async bench-gpu gpu-day gpu-day-table bench-scale cluster-up cluster-status cluster-down images help uv debian-packages browser compiler promtool cluster-programs gitops-health kueue versitygw built-images

@@ -141,7 +141,7 @@ MATRIX: Sequence[Sequence[Lane]] = (
         [
             IMAGES,
             # not by the test that needs it: a test may not take as long
-            Part("Kueue", ("make", "kueue"), 3600, needs_cluster=True),
+            Part("Kueue and tools of GitOps", ("make", "kueue", "gitops-health"), 5400, needs_cluster=True),
             # whole files: the tests of most share a job
             Part(
                 "every scenario on real pods",

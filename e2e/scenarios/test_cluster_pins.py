@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cluster"))
 from grpo_cluster.versions import (
     DASHBOARD_LINT,
     GANG_SCHEDULER,
+    GITOPS_HEALTH,
     KUBERNETES_VERSION,
     KUEUE,
     MODULES,
@@ -27,10 +28,11 @@ MAIN_REQUIREMENT = {
     "kueue": "sigs.k8s.io/kueue",
     "prometheus-operator": "github.com/prometheus-operator/prometheus-operator",
     "dashboard-lint": "github.com/grafana/grafana-foundation-sdk/go",
+    "gitops-health": "github.com/fluxcd/pkg/runtime",
 }
 PINNED = [
     *(module for module in MODULES if module.name != "pause"),
-    *(GANG_SCHEDULER, KUEUE, PROMETHEUS_OPERATOR, DASHBOARD_LINT),
+    *(GANG_SCHEDULER, KUEUE, PROMETHEUS_OPERATOR, DASHBOARD_LINT, GITOPS_HEALTH),
 ]
 
 

@@ -101,7 +101,15 @@ DASHBOARD_LINT = GoModule(
     packages=".",
 )
 """Reads dashboards as Grafana's own types have them. Its test builds it, in half a minute."""
-ON_DEMAND = (KWOK, VERSITYGW, GANG_SCHEDULER, KUEUE, DASHBOARD_LINT)
+GITOPS_HEALTH = GoModule(
+    name="gitops-health",
+    version="v0.110.3",
+    programs=("gitops-health",),
+    installed_as=("gitops-health",),
+    packages=".",
+)
+"""What kstatus, Flux and Argo CD say of an object. `make gitops-health` builds it."""
+ON_DEMAND = (KWOK, VERSITYGW, GANG_SCHEDULER, KUEUE, DASHBOARD_LINT, GITOPS_HEALTH)
 """What is no part of the cluster, and is built by what needs it."""
 
 
