@@ -79,6 +79,13 @@ class Kubectl:
         assert done.returncode != 0, f"kubectl {' '.join(arguments)} succeeded: {done.stdout}"
         return done.stderr
 
+    def differences(self, *arguments: str) -> str:
+        """What `kubectl diff` shows; empty where nothing would change."""
+        done = self._call(("diff", *arguments), None)
+        assert done.returncode in (0, 1), done.stderr
+        assert bool(done.stdout) == (done.returncode == 1), done.stderr
+        return done.stdout
+
     def get(self, *arguments: str) -> Any:
         """Objects as plain data."""
         return json.loads(self.run("get", *arguments, "-o", "json"))
