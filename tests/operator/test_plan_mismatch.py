@@ -24,7 +24,7 @@ def running(cluster: FakeCluster, **changes: object) -> FakeCluster:
 def test_a_job_whose_engines_agree_does_not_have_it():
     cluster = running(FakeCluster().start(), mismatch=None)
     assert statuses(cluster) == []
-    assert len(cluster.status.conditions) == len(ConditionType) - 4
+    assert len(cluster.status.conditions) == len(ConditionType) - 5
 
 
 def test_it_is_true_while_the_trainer_reports_a_mismatch_and_says_what_to_do():
