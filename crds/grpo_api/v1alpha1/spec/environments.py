@@ -14,6 +14,8 @@ from grpo_api.v1alpha1.spec.sampling import History, SamplingSpec
 
 MOST_ENVIRONMENTS = 16
 """A job has no more."""
+BESIDE_TRIES_SECONDS = 120
+"""How long an episode that is given up may take beside `limits.seconds` of each of its three tries."""
 
 
 class EpisodeLimitsSpec(ApiModel):
@@ -32,7 +34,7 @@ class EpisodeLimitsSpec(ApiModel):
     """Sequences that are trained. A call that does not continue the chat of an earlier one begins one."""
     seconds: Annotated[int, Field(ge=1, le=604_800), NOT_STORED] = 300
     """Time from the beginning of the episode to its end, that of engines included. What is being sampled then
-    is still answered, and the agent is cancelled. Three tries, and 65 seconds between them, must be shorter
+    is still answered, and the agent is cancelled. Three tries, and 120 seconds beside them, must be shorter
     than stallTimeoutSeconds. Defaults to 300."""
 
 
@@ -224,8 +226,9 @@ def rows_name_environments(
 
 @rule(
     cel="!has(self.environments) || self.environments.all(e, 3 * (has(e.limits) && has(e.limits.seconds) ? "
-    "e.limits.seconds : 300) + 65 < self.stallTimeoutSeconds)",
-    sentence="three times limits.seconds of environments (300 where it is not set), and 65, must be below "
+    f"e.limits.seconds : 300) + {BESIDE_TRIES_SECONDS} < self.stallTimeoutSeconds)",
+    sentence="three times limits.seconds of environments (300 where it is not set), and "
+    f"{BESIDE_TRIES_SECONDS}, must be below "
     "stallTimeoutSeconds ({stallTimeoutSeconds}), because an episode that hangs is tried three times and "
     "given up before the job counts as stalled: lower it, or raise stallTimeoutSeconds",
     field=".environments",
@@ -233,10 +236,13 @@ def rows_name_environments(
 def episodes_are_no_stall(
     environments: tuple[EnvironmentSpec, ...] | None, stall_timeout_seconds: int
 ) -> bool:
-    """Nothing but a finished episode is progress. Between three tries are pauses of 5 and 30 s, and each ends
-    with up to 10 s in which its process is asked whether it hangs."""
+    """Nothing but a finished episode is progress. Beside the seconds of three tries there are pauses of 5 and
+    30 s, and for each try up to 10 s in which its process is asked whether it hangs, 10 s until it has ended
+    its part, and, where other episodes use it, 10 s in which it is asked once more. What hangs takes less of
+    that, and its process is started again."""
     return all(
-        3 * environment.limits.seconds + 65 < stall_timeout_seconds for environment in environments or ()
+        3 * environment.limits.seconds + BESIDE_TRIES_SECONDS < stall_timeout_seconds
+        for environment in environments or ()
     )
 
 
