@@ -87,6 +87,9 @@ bench-executors: setup ## Measure a colocated engine in its rank, beside it and 
 	@$(BIN)/python bench/executors.py $(if $(ROUNDS),--rounds '$(ROUNDS)') $(if $(STEPS),--steps '$(STEPS)')
 bench-learning: setup ## Train small jobs and hold them to the rewards they must reach (CASES=reverse,add, JSON=)
 	@$(BIN)/python bench/learning.py $(if $(CASES),--cases '$(CASES)') $(if $(JSON),--json '$(JSON)')
+bench-turns: setup ## Measure what a turn takes beside its sampling, by kind of environment (ROUNDS=5, EPISODES=3, AT_ONCE=16)
+	@$(BIN)/python bench/turns.py $(if $(ROUNDS),--rounds '$(ROUNDS)') $(if $(EPISODES),--episodes '$(EPISODES)') \
+	  $(if $(AT_ONCE),--at-once '$(AT_ONCE)')
 bench-async: setup ## Measure asynchronous training beside synchronous (PAIRS=2, CASES=a,b,c, STEPS=, JSON=)
 	@$(BIN)/python bench/asynchronous.py $(if $(PAIRS),--pairs '$(PAIRS)') $(if $(CASES),--cases '$(CASES)') \
 	  $(if $(STEPS),--steps '$(STEPS)') $(if $(JSON),--json '$(JSON)')
@@ -143,4 +146,4 @@ $(BIN)/.ready: tests/environment.sh tests/requirements.txt crds/requirements-bui
 .venv-cuda/.ready: tests/environment.sh runtime/requirements-cuda.txt crds/requirements-build.txt crds/pyproject.toml runtime/pyproject.toml | uv
 	@tests/environment.sh cuda && touch $@
 
-.PHONY: demo setup format generate check requirements test test-fast test-matrix test-nullgpu test-gpu gpu-wheels gpu-site bench bench-sync bench-trl bench-logprobs bench-checkpoint bench-lora bench-sparse bench-executors bench-learning bench-async bench-gpu gpu-day gpu-day-table bench-scale cluster-up cluster-status cluster-down images help uv debian-packages browser compiler promtool cluster-programs gitops-health kueue versitygw built-images
+.PHONY: demo setup format generate check requirements test test-fast test-matrix test-nullgpu test-gpu gpu-wheels gpu-site bench bench-sync bench-trl bench-logprobs bench-checkpoint bench-lora bench-sparse bench-executors bench-learning bench-async bench-turns bench-gpu gpu-day gpu-day-table bench-scale cluster-up cluster-status cluster-down images help uv debian-packages browser compiler promtool cluster-programs gitops-health kueue versitygw built-images

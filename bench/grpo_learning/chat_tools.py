@@ -1,5 +1,7 @@
 """The calculator as an environment of tools: a class, a function, and an MCP server, which
-`python -m grpo_learning.chat_tools` is."""
+`python -m grpo_learning.chat_tools` is, at an address where a port is given."""
+
+import sys
 
 from grpo_learning.chat_agents import compute
 from grpo_learning.chat_policy import TEMPLATE
@@ -35,12 +37,15 @@ def calculator(expression: str) -> str:
 
 
 def main() -> None:
-    """Serve the calculator over standard input and output."""
+    """Serve the calculator over standard input and output, or at a port."""
     from mcp.server import MCPServer
 
     server = MCPServer("calculator")
     server.add_tool(calculator)
-    server.run(transport="stdio")
+    if sys.argv[1:]:
+        server.run(transport="streamable-http", host="127.0.0.1", port=int(sys.argv[1]))
+    else:
+        server.run(transport="stdio")
 
 
 if __name__ == "__main__":
