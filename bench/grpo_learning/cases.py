@@ -31,14 +31,15 @@ class Case:
 
     name: str
     gate: Gate
-    dataset: str = "builtin://copy"
+    dataset: str | None = "builtin://copy"
+    """None where the environment makes its own tasks. The chat policy has questions of its own otherwise."""
     steps: int = 200
     max_tokens: int = 4
     max_model_len: int = 64
     learning_rate: float = 1e-3
     seeds: tuple[int, ...] = (0,)
     truth: str = "char_accuracy"
-    """A built-in reward, or `module:attribute`."""
+    """A built-in reward, such as what an environment returns, or `module:attribute`."""
     truth_weight: float = 1.0
     trained_on: str | None = None
     """A function whose reward is trained on beside `truth`."""
@@ -53,7 +54,7 @@ class Case:
     beside: str | None = None
     """The case that it is compared with."""
     is_chat: bool = False
-    """Whether it trains the chat policy, on its own questions."""
+    """Whether it trains the chat policy."""
     environment: dict[str, Any] | None = None
     """What makes the completions by calls of an API for chats, but for its name."""
 
@@ -77,9 +78,7 @@ class Case:
                 "model": {
                     "source": f"file://{chat_folder() / CHAT_MODEL}" if self.is_chat else "builtin://tiny"
                 },
-                "dataset": {
-                    "source": f"file://{chat_folder() / CHAT_DATASET}" if self.is_chat else self.dataset
-                },
+                **self._dataset,
                 "rewards": rewards,
                 **({"environments": [{"name": "chat", **self.environment}]} if self.environment else {}),
                 "algorithm": {
@@ -97,6 +96,13 @@ class Case:
                 **(self._asynchronous if self.max_staleness else {}),
             },
         }
+
+    @property
+    def _dataset(self) -> dict[str, Any]:
+        if self.dataset is None:
+            return {}
+        questions = f"file://{chat_folder() / CHAT_DATASET}"
+        return {"dataset": {"source": questions if self.is_chat else self.dataset}}
 
     @property
     def _asynchronous(self) -> dict[str, Any]:
@@ -189,6 +195,24 @@ _PROGRAM = replace(
     beside=_BY_TOKENS.name,
 )
 
+_GUESSING = Case(
+    name="guessing game",
+    # three of seven, .43, are found without listening
+    gate=Gate(mean_at_least=0.7, each_at_least=0.6),
+    is_chat=True,
+    dataset=None,
+    steps=100,
+    # a guess is a digit
+    max_tokens=1,
+    max_model_len=256,
+    learning_rate=5e-4,
+    seeds=(0, 1, 2),
+    truth="environment",
+    algorithm={"promptsPerStep": 8, "groupSize": 16},
+    environment={"function": "grpo_learning.guessing_game:play"},
+    window=20,
+)
+
 _COPY = Case(name="copy: dapo", gate=_LEARNED)
 CASES = (
     *(
@@ -237,6 +261,7 @@ CASES = (
         mcpServers=[{"name": "calculator", "command": [sys.executable, "-m", "grpo_learning.chat_tools"]}],
     ),
     _PROGRAM,
+    _GUESSING,
     Case(name="control: sign flipped", gate=_CONTROL, truth_weight=-1.0),
     Case(
         name="control: random",
