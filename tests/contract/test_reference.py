@@ -166,6 +166,7 @@ def test_every_path_is_explained_with_its_port_and_who_may_call_it() -> None:
     reports = (
         *(endpoints.PROGRESS_PATH, endpoints.METRICS_PATH),
         *(endpoints.TRAINER_HEALTH_PATH, endpoints.POSITIONS_PATH),
+        *(endpoints.REPORT_PATH, endpoints.SAMPLES_PATH),
     )
     assert trainer == {(endpoints.TRAINER_PORT, path) for path in reports} | {(endpoints.RENDEZVOUS_PORT, "")}
 

@@ -1,7 +1,7 @@
 """Ports, paths, files and names in the pods by which one side finds what the other provides."""
 
 TRAINER_PORT = 8780
-"""The supervisor's HTTP port: progress, metrics, health."""
+"""The supervisor's HTTP port: progress, metrics, health, and for clients inside the pod the page of the run."""
 RENDEZVOUS_PORT = 29500
 """torch.distributed's static rendezvous on trainer pod 0."""
 ROLLOUT_PORT = 8000
@@ -11,6 +11,10 @@ PROGRESS_PATH = "/progress"
 POSITIONS_PATH = "/positions"
 """What each training process of the pod is doing, for the supervisor of trainer pod 0."""
 METRICS_PATH = "/metrics"
+REPORT_PATH = "/report"
+SAMPLES_PATH = "/samples"
+"""The page of the run and completions as text, of trainer pod 0, for clients inside the pod only: whoever may
+forward its port is one."""
 TRAINER_HEALTH_PATH = "/healthz"
 """200 while the supervisor runs, also when training hangs."""
 

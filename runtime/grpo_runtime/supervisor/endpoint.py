@@ -17,6 +17,7 @@ from socketserver import TCPServer
 
 from grpo_api.contract.endpoints import METRICS_PATH, POSITIONS_PATH, PROGRESS_PATH, TRAINER_HEALTH_PATH
 from grpo_runtime.process.network import ANY_ADDRESS
+from grpo_runtime.supervisor.pages import PAGE_PATHS, PageRefusedError, Pages
 
 logger = logging.getLogger(__name__)
 
@@ -37,10 +38,18 @@ Serve = Callable[[], bytes | None]
 
 
 class Endpoint:
-    """Serves /progress, /metrics, /positions and /healthz until it is closed."""
+    """Serves /progress, /metrics, /positions and /healthz until it is closed, and `pages` where there are
+    any."""
 
     def __init__(
-        self, *, progress: Serve, metrics: Serve, positions: Serve, port: int, host: str = ANY_ADDRESS
+        self,
+        *,
+        progress: Serve,
+        metrics: Serve,
+        positions: Serve,
+        port: int,
+        pages: Pages | None = None,
+        host: str = ANY_ADDRESS,
     ) -> None:
         """Listen on `port` of `host`, by default of every address; port 0 picks a free one."""
         self.asked_at: float | None = None
@@ -52,7 +61,7 @@ class Endpoint:
             POSITIONS_PATH: (positions, "application/json"),
             TRAINER_HEALTH_PATH: (lambda: b"ok\n", "text/plain"),
         }
-        handler = type("Handler", (_Handler,), {"served": served})
+        handler = type("Handler", (_Handler,), {"served": served, "pages": pages})
         self._server = OneThreadServer((host, port), handler)
         self._thread = threading.Thread(target=self._server.serve, name="endpoint", daemon=True)
         self._thread.start()
@@ -77,11 +86,16 @@ class _Handler(BaseHTTPRequestHandler):
     """Answers one request, and closes: HTTP/1.0, the default of the base class, keeps no connection."""
 
     served: Mapping[str, tuple[Serve, str]]
+    pages: Pages | None
     timeout = 1.0
     server_version = "grpo-runtime"
     sys_version = ""
 
     def do_GET(self) -> None:
+        path, _, query = self.path.partition("?")
+        if self.pages is not None and path in PAGE_PATHS:
+            self._hand_over(self.pages, path, query)
+            return
         if self.path not in self.served:
             self._answer(404, f"there is only {', '.join(self.served)}\n".encode(), "text/plain")
             return
@@ -91,6 +105,16 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, b"nothing yet: trainer pod 0 reports, once training began\n", "text/plain")
         else:
             self._answer(200, content, content_type)
+
+    def _hand_over(self, pages: Pages, path: str, query: str) -> None:
+        """Let another process answer, and close the connection here only."""
+        try:
+            pages.answer(path, query, connection=self.connection, client=self.client_address[0])
+        except PageRefusedError as error:
+            self._answer(error.status, f"{error}\n".encode(), "text/plain")
+        else:
+            # the server would end it for the other process too
+            os.close(self.connection.detach())
 
     def _answer(self, status: int, content: bytes, content_type: str) -> None:
         self.send_response(status)

@@ -29,6 +29,7 @@ from grpo_runtime.storage.files import read_if_there
 from grpo_runtime.supervisor.endpoint import Endpoint
 from grpo_runtime.supervisor.fork_server import STOP_SIGNALS, SUPERVISOR_PID
 from grpo_runtime.supervisor.outcome import decide_outcome
+from grpo_runtime.supervisor.pages import Pages
 from grpo_runtime.supervisor.positions import positions_of_pod
 from grpo_runtime.supervisor.rank_processes import (
     RankExit,
@@ -74,6 +75,7 @@ def supervise(environment: Mapping[str, str], *, options: SupervisorOptions) -> 
         progress=lambda: progress_json(run_dir),
         metrics=lambda: read_if_there(run_dir / PROMETHEUS_FILE),
         positions=lambda: positions_of_pod(settings).model_dump_json(by_alias=True).encode(),
+        pages=Pages(settings.output_dir) if settings.node_index == 0 else None,
         port=options.port,
         host=options.host,
     )

@@ -10,7 +10,6 @@ import logging
 import os
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
-from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -37,10 +36,6 @@ from grpo_runtime.weight_sync.tag import is_same_tag, make_digest
 log = logging.getLogger(__name__)
 MAX_SYNC_BYTES = 16 * 2**40
 """Far above any model; a manifest beyond it is garbage."""
-_CGROUPS = Path("/sys/fs/cgroup")
-_MEMINFO = Path("/proc/meminfo")
-_NO_LIMIT = 2**60
-"""cgroup v1 says a number above this where there is no limit."""
 
 
 class ReceiverTransport(Protocol):
@@ -233,33 +228,3 @@ def end_engine(why: str) -> None:
     log.critical("this engine ends, to be started again: %s", why)
     # at once: vLLM would answer an error and continue, and a call of NCCL cannot be interrupted
     os._exit(1)
-
-
-def free_memory(*, cgroups: Path = _CGROUPS, meminfo: Path = _MEMINFO) -> int:
-    """Bytes that can be taken without anybody being killed for it. Cached files count as free."""
-    return min([_of_machine(meminfo), *_of_container(cgroups)])
-
-
-def _of_machine(meminfo: Path) -> int:
-    for line in meminfo.read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            return int(value.split()[0]) * 1024
-    raise RuntimeError(f"{meminfo} does not say what is available")
-
-
-def _of_container(cgroups: Path) -> list[int]:
-    """Free bytes by the container's own limit, in cgroup v2 or v1; nothing where there is none."""
-    for folder, limit_file, used_file, cache in (
-        (cgroups, "memory.max", "memory.current", "inactive_file"),
-        (cgroups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    ):
-        if not (folder / limit_file).exists():
-            continue
-        limit = (folder / limit_file).read_text().strip()
-        if limit == "max" or int(limit) > _NO_LIMIT:
-            return []
-        used = int((folder / used_file).read_text())
-        statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        return [max(0, int(limit) - used + int(statistics.get(cache, "0")))]
-    return []

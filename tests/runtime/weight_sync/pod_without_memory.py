@@ -2,9 +2,9 @@
 
 import sys
 
-from grpo_runtime.weight_sync import receiver
+from grpo_runtime.process import free_memory
 
-receiver.free_memory = lambda: 0
+free_memory.free_memory = lambda: 0
 
 if __name__ == "__main__":
     from grpo_runtime.engines.serve.main import main

@@ -17,8 +17,8 @@ from receiver_harness import (
 )
 from weight_sources import FixedWeights
 
+from grpo_runtime.process.free_memory import free_memory
 from grpo_runtime.weight_sync.interface import WeightSyncError
-from grpo_runtime.weight_sync.receiver import free_memory
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 from grpo_runtime.weight_sync.stream.manifest import (
     BUFFERS_IN_FLIGHT,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from grpo_runtime.process.free_memory import free_memory
 from grpo_runtime.weight_sync.interface import NeedsPauseError, WeightSyncError
-from grpo_runtime.weight_sync.receiver import free_memory
 from grpo_runtime.weight_sync.worker.extension import BESIDE, ReceivingExtension
 from grpo_runtime.weight_sync.worker.transfer_engine import (
     KEPT_FREE_BYTES,

@@ -32,6 +32,7 @@ from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import Un
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from grpo_runtime.process.background import in_thread
+from grpo_runtime.process.free_memory import free_memory
 from grpo_runtime.weight_sync.engine_names import backend_of
 from grpo_runtime.weight_sync.interface import (
     DirectLoad,
@@ -42,7 +43,7 @@ from grpo_runtime.weight_sync.interface import (
     VllmTransferEngine,
     WeightSyncError,
 )
-from grpo_runtime.weight_sync.receiver import end_engine, free_memory
+from grpo_runtime.weight_sync.receiver import end_engine
 from grpo_runtime.weight_sync.registry import find_backend
 from grpo_runtime.weight_sync.worker.extension import BESIDE
 
