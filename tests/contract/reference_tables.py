@@ -1,10 +1,11 @@
-"""The tables of docs/reference.md that are generated from the code.
+"""The tables of docs/reference.md that are generated from the code, and the one in operator/kubectl-grpo.
 
 After an intended change: `make generate`, then read the diff.
 """
 
 import ast
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -16,12 +17,19 @@ from grpo_api.contract import environment
 from grpo_api.contract.exit_codes import EXIT_POLICIES, ExitCode, exit_policy
 from grpo_api.contract.progress import TrainerState
 from grpo_api.contract.reasons import Reason
+from grpo_api.contract.what_to_do import WHAT_TO_DO
 from grpo_api.crd import crd
 from grpo_api.v1alpha1.status import Phase
 from grpo_operator.metrics import OperatorMetrics
 from grpo_runtime.report.metrics import METRICS
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reference.md"
+PLUGIN = ROOT / "operator" / "kubectl-grpo"
+_IN_PLUGIN = (
+    "# generated: what to do (by `make generate`, from crds/grpo_api/contract/what_to_do.py)\n",
+    "# end\n",
+)
 
 Rows = list[tuple[str, ...]]
 
@@ -43,6 +51,11 @@ def reasons() -> Rows:
     """Every reason that the product gives itself."""
     meanings = docstrings(Reason)
     return [("reason", "means"), *((f"`{reason}`", meanings[reason.name]) for reason in Reason)]
+
+
+def what_to_do() -> Rows:
+    """What a person can do about a reason."""
+    return [("reason", "what to do"), *((f"`{reason}`", text) for reason, text in WHAT_TO_DO.items())]
 
 
 def variables() -> Rows:
@@ -126,6 +139,7 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "status": status_fields,
     "phases": phases,
     "reasons": reasons,
+    "what to do": what_to_do,
     "exit codes": exit_codes,
     "environment": variables,
     "metrics": metrics,
@@ -141,6 +155,17 @@ def rewritten(page: str) -> str:
         assert found, f"{PAGE.name} has no place for {name}: add {begin} and {end}"
         page = f"{before}{begin}\n{markdown(rows())}\n{end}{rest.partition(end)[2]}"
     return page
+
+
+def with_what_to_do(plugin: str) -> str:
+    """The plug-in of kubectl with what it says to do about each reason, which it cannot import."""
+    begin, end = _IN_PLUGIN
+    before, found, rest = plugin.partition(begin)
+    assert found, f"{PLUGIN.name} has no place for what to do: add {begin}{end}"
+    rows = "".join(
+        f"    {json.dumps(str(reason))}: {json.dumps(text)},\n" for reason, text in WHAT_TO_DO.items()
+    )
+    return f"{before}{begin}WHAT_TO_DO = {{\n{rows}}}\n{end}{rest.partition(end)[2]}"
 
 
 def markdown(rows: Rows) -> str:
@@ -174,3 +199,4 @@ def _shown(value: Any) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(rewritten(PAGE.read_text()))
+    PLUGIN.write_text(with_what_to_do(PLUGIN.read_text()))

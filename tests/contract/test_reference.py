@@ -62,7 +62,7 @@ from grpo_runtime.trainer.micro_batches import divide_step
 from grpo_runtime.trainer.step_report import GIVEN_UP, LEFT_OUT, step_metrics
 from grpo_runtime.trainer.training_prompts import OVERLONG, UNREADABLE
 
-from .reference_tables import PAGE, rewritten
+from .reference_tables import PAGE, PLUGIN, rewritten, with_what_to_do
 
 TEXT = PAGE.read_text()
 SOURCES = [
@@ -88,6 +88,8 @@ def first_cells(title: str) -> list[str]:
 
 def test_the_generated_tables_are_fresh() -> None:
     assert rewritten(TEXT) == TEXT, "run `make generate` and read the diff"
+    plugin = PLUGIN.read_text()
+    assert with_what_to_do(plugin) == plugin, "run `make generate` and read the diff"
 
 
 def test_every_condition_is_explained() -> None:

@@ -1,7 +1,7 @@
 """Ports, paths, files and names in the pods by which one side finds what the other provides."""
 
 TRAINER_PORT = 8780
-"""The supervisor's HTTP port: progress, metrics, health, and for clients inside the pod the page of the run."""
+"""The supervisor's HTTP port: progress, metrics, health, and the page of the run for clients in the pod."""
 RENDEZVOUS_PORT = 29500
 """torch.distributed's static rendezvous on trainer pod 0."""
 ROLLOUT_PORT = 8000
