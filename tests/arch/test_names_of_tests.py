@@ -66,6 +66,7 @@ TESTED_BY = {
     "runtime/grpo_runtime/rollouts/frames.py": "journal_file",
     "runtime/grpo_runtime/subcommands/results.py": "cli",
     "runtime/grpo_runtime/supervisor/fork_server.py": "rank_processes",
+    "runtime/grpo_runtime/supervisor/page_process.py": "pages",
     "runtime/grpo_runtime/trainer/colocation.py": "colocated_job",
     "runtime/grpo_runtime/trainer/following.py": "other_ranks",
     "runtime/grpo_runtime/trainer/leading.py": "trainer_pod",

@@ -18,8 +18,8 @@ WHAT_TO_DO: Mapping[str, str] = {
     "StartError": "Name a runtime image of this release in spec.image, and apply the job anew.",
     "CreateContainerConfigError": "Create the Secret or ConfigMap that the message names.",
     "CrashLoopBackOff": "Read what the container wrote before it ended: kubectl grpo logs NAME.",
-    "OOMKilled": "Raise resources.limits.memory of that role in a new job; resumeFrom continues from its "
-    "checkpoint.",
+    "OOMKilled": "Raise resources.limits.memory of that role in a new job. With a claim, "
+    "resumeFrom continues from its checkpoint.",
     "FailedMount": "Create the claim, ConfigMap or Secret that the message names; the pod starts once it is "
     "there.",
     "FailedAttachVolume": "Look at the claim's volume: another node may still have it.",
