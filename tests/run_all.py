@@ -40,8 +40,9 @@ by side."""
 PURE = "not engine and not apiserver and not cluster and not gpu and not matrix"
 OF_THE_API_SERVER = ("tests/apiserver", "tests/chart")
 LOCAL = "tests/runtime/local"
-"""Its tests of engines run in the other lane than those of the rest, and then both take about as long."""
-ENGINES = (f"--ignore={LOCAL}", "tests/runtime", "tests/bench")
+WHOLE_RUNS = (LOCAL, "tests/bench")
+"""Their tests of engines run in the other lane than those of the rest, and then both take about as long."""
+ENGINES = (f"--ignore={LOCAL}", "tests/runtime")
 CUDA_IMAGE = "e2e/scenarios/test_cuda_image.py"
 
 
@@ -129,7 +130,7 @@ TEST: Sequence[Sequence[Lane]] = (
                 (*PYTEST, *SIDE_BY_SIDE, "2", "-m", PURE, "--ignore=tests/arch", "e2e", "tests"),
                 4500,
             ),
-            Part("local runs on engines", (*PYTEST, "-m", "engine and not matrix", LOCAL), 2400),
+            Part("whole runs on engines", (*PYTEST, "-m", "engine and not matrix", *WHOLE_RUNS), 2400),
         ],
     ],
 )

@@ -31,12 +31,14 @@ def test_root_without_the_right_to_mount_cannot_run_containers() -> None:
     assert obstacle(user_id=0, probe=("no-such-program",)) == "there is no program no-such-program"
 
 
-@pytest.mark.parametrize(("marker", "folders"), [("engine", "ENGINES"), ("apiserver", "OF_THE_API_SERVER")])
-def test_every_test_with_a_marker_is_in_a_folder_of_its_part(
-    run_all: ModuleType, marker: str, folders: str
+@pytest.mark.parametrize(
+    ("marker", "parts"), [("engine", ("ENGINES", "WHOLE_RUNS")), ("apiserver", ("OF_THE_API_SERVER",))]
+)
+def test_every_test_with_a_marker_is_in_a_folder_of_its_parts(
+    run_all: ModuleType, marker: str, parts: tuple[str, ...]
 ) -> None:
     root = Path(__file__).parents[1]
-    asked = [root / each for each in getattr(run_all, folders) if not each.startswith("--")]
+    asked = [root / each for part in parts for each in getattr(run_all, part) if not each.startswith("--")]
     mark = f"pytest.mark.{marker}"
     marked = [path for path in (root / "tests").rglob("*.py") if mark in path.read_text()]
     assert marked
