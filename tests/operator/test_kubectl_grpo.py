@@ -29,6 +29,7 @@ PLUGIN = Path(__file__).parents[2] / "operator" / "kubectl-grpo"
 Object = dict[str, Any]
 NOW = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 POD = "copy-3f81c2-trainer-a1-0"
+PASSWORD = "correct-horse-battery"
 
 
 class Shell:
@@ -447,7 +448,7 @@ def test_a_job_without_a_running_trainer_serves_nothing_and_it_is_said_where_its
 
 
 def test_a_bundle_has_no_credentials_and_says_what_it_lacks(shell: Shell) -> None:
-    token, password = "hf_" + "a1" * 12, "correct-horse-battery"
+    token, password = "hf_" + "a1" * 12, PASSWORD
     own = job(spec={"hub": {"tokenSecret": "hub"}})
     own["metadata"]["annotations"] = {
         "last-applied": json.dumps({"env": [{"name": "API_KEY", "value": password}]})
@@ -455,7 +456,10 @@ def test_a_bundle_has_no_credentials_and_says_what_it_lacks(shell: Shell) -> Non
     shell.answer("grpojobs", thing=own)
     variables = [{"name": "WANDB_API_KEY", "value": password}, {"name": "STEPS", "value": "200"}]
     ours = pod(**container({"running": {}}, restartCount=1))
-    ours["spec"]["containers"][0] |= {"env": variables, "args": [f"--api-key={password}", "--steps=7"]}
+    ours["spec"]["containers"][0] |= {
+        "env": variables,
+        "args": [f"--api-key={password}", "--steps=7", "--token", password],
+    }
     shell.answer("get", "pods", thing=[ours])
     shell.answer("events", thing=[warning(own, "Failed", f"https://me:{password}@host/x refused")])
     code = f'TOKEN = "{password}"\nmax_tokens = 128\nclient(authorization="Bearer {password}")\n'
@@ -482,13 +486,37 @@ def test_a_bundle_has_no_credentials_and_says_what_it_lacks(shell: Shell) -> Non
     )
     assert "max_tokens = 128" in files["configmaps.json"] and "--steps=7" in files["pods.json"]
     assert files["README.txt"] in said and said.endswith("\ncopy.tar.gz\n")
-    assert "9 values that look like credentials are hidden" in said
+    assert "10 values that look like credentials are hidden" in said
     assert (
         "Not there: jane may not list networkpolicies in namespace team: the ClusterRole view has that right"
         in said
     )
     assert "Not there: jane may not list deployments in the whole cluster" in said
     assert not any("secrets" in call for call in shell.calls)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Authorization: Basic {}",
+        '{{"error": "{{\\"token\\": \\"{}\\"}}"}} of a line of JSON',
+        "MINIO_SECRET_KEY={}",
+        "redis://:{}@cache.example.test/0",
+        "vllm serve --api-key {} --port 8000",
+    ],
+)
+def test_a_credential_is_hidden_in_each_of_its_forms(text: str, shell: Shell) -> None:
+    shell.answer("grpojobs", thing=job())
+    shell.answer("get", "pods", thing=[pod(**container({"running": {}}))])
+    for kind in ("events", "configmaps", "services", "networkpolicies", "deployments", "version"):
+        shell.answer(kind, thing=[])
+    shell.answer("logs", stdout=f"{text.format(PASSWORD)}\n")
+    assert "1 values that look like credentials are hidden" in shell.says(
+        "diagnose", "copy", "-o", "b.tar.gz"
+    )
+    with tarfile.open(shell.folder / "b.tar.gz") as bundle:
+        log = bundle.extractfile(f"b/logs/{POD}-trainer.log").read().decode()  # type: ignore[union-attr]
+    assert PASSWORD not in log and "[hidden]" in log
 
 
 def patches(shell: Shell) -> list[str]:
