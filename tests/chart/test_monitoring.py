@@ -167,12 +167,12 @@ def test_a_wrong_value_of_monitoring_is_refused_with_its_name(wrong: str, said: 
     assert said in done.stderr
 
 
-def test_the_rules_are_those_of_the_file_with_the_address_of_the_runbooks():
+def test_the_rules_are_those_of_the_file_with_the_address_of_the_runbooks_and_the_namespace():
     def groups(*arguments: str) -> Any:
         (rule,) = of_kind("PrometheusRule", *ON, *arguments)
         return rule["spec"]["groups"]
 
-    text = (MONITORING / "rules.yaml").read_text()
+    text = (MONITORING / "rules.yaml").read_text().replace("NAMESPACE", "platform")
     assert groups() == yaml.safe_load(text.replace("RUNBOOKS/", "docs/runbooks/"))["groups"]
     place = "https://docs.example.test/runbooks"
     for address in (place, f"{place}/"):

@@ -73,7 +73,7 @@ def supervise(environment: Mapping[str, str], *, options: SupervisorOptions) -> 
     run_dir = _fresh_run_dir(settings)
     endpoint = Endpoint(
         progress=lambda: progress_json(run_dir),
-        metrics=lambda: read_if_there(run_dir / PROMETHEUS_FILE),
+        metrics=lambda: read_if_there(run_dir / PROMETHEUS_FILE) or b"",
         positions=lambda: positions_of_pod(settings).model_dump_json(by_alias=True).encode(),
         pages=Pages(settings.output_dir) if settings.node_index == 0 else None,
         port=options.port,

@@ -146,6 +146,7 @@ def test_the_endpoint_answers_whatever_the_ranks_do(tmp_path: Path) -> None:
     assert supervisor.get("/healthz") == b"ok\n"
     progress = Progress.model_validate_json(supervisor.get("/progress"))
     assert (progress.state, progress.step, progress.attempt) == ("Starting", 0, 1)
+    assert supervisor.get("/metrics") == b"", "to Prometheus a pod before its first step is up"
     with pytest.raises(urllib.error.HTTPError):
         supervisor.get("/run.json")
     supervisor.process.send_signal(signal.SIGTERM)
