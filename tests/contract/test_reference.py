@@ -235,7 +235,7 @@ def metric_names() -> set[str]:
         *(GIVEN_UP, LEFT_OUT, LEFT_OUT_IN_A_ROW.format("NAME"), EVALUATION_GIVEN_UP),
         *(f"{learning_signal.PREFIX}{lack}" for lack in learning_signal.Lack),
         *(saver.WAITED, saver.SECONDS),
-        *("rewards/NAME/failures", "rewards/NAME/failed_calls", "step", "attempt"),
+        *("rewards/NAME/failures", "rewards/NAME/failed_calls", "step", "total_steps", "attempt"),
         *(REPLAYED, CHECKSUM, DIFFERS, OVERLONG, UNREADABLE),
         *evaluated(),
         *(f"engines/{name}" for name in ("desired", "known", "current", "hung")),

@@ -30,7 +30,8 @@ def served_by_trainers(folder: Path) -> Metrics:
     record = StepRecord(
         attempt=1, step=1, time=0.0, values=values, engines=EngineCounts(desired=1, known=1, current=1)
     )
-    PrometheusFile(folder, job=JobRef(namespace="team-a", name="copy", uid="uid")).write(record)
+    job = JobRef(namespace="team-a", name="copy", uid="uid")
+    PrometheusFile(folder, job=job, total_steps=9).write(record)
     return _read((folder / PROMETHEUS_FILE).read_text())
 
 

@@ -272,6 +272,7 @@ METRICS = {
         "greatest"
     ),
     "step": "finished steps (Prometheus only)",
+    "total_steps": "steps of the run (Prometheus only)",
     "attempt": "the attempt that made the step, counted from 1 (Prometheus only)",
     "engines/desired": "engines the run was planned with (Prometheus only)",
     "engines/known": "engines that have answered and are not lost (Prometheus only)",

@@ -32,14 +32,15 @@ _LABELLED = tuple(
 
 class PrometheusFile:
     """The file in `run_dir` with one gauge for each metric of the newest step, and for step, attempt and
-    engines.
+    engines. `total_steps` is how many the run has.
 
     All have the name of `job` as the label `grpojob`. Prometheus adds labels `job` and `namespace` of its
     own, which say where it read a metric, and would rename others of these names.
     """
 
-    def __init__(self, run_dir: Path, *, job: JobRef) -> None:
+    def __init__(self, run_dir: Path, *, job: JobRef, total_steps: int) -> None:
         self._path = run_dir / PROMETHEUS_FILE
+        self._total_steps = total_steps
         self._labels = {"grpojob": job.name}
 
     def write(self, record: StepRecord) -> None:
@@ -48,6 +49,7 @@ class PrometheusFile:
         metrics = {
             **record.values,
             "step": record.step,
+            "total_steps": self._total_steps,
             "attempt": record.attempt,
             "engines/desired": engines.desired,
             "engines/known": engines.known,

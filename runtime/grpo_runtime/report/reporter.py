@@ -43,7 +43,7 @@ SINKS: tuple[OpenSink, ...] = (
     lambda context: MetricsFile(context.output_dir),
     lambda context: TensorBoardFiles(context.output_dir, start_step=context.start_step),
     lambda context: SampleTables(context.output_dir, start_step=context.start_step),
-    lambda context: PrometheusFile(context.run_dir, job=context.job),
+    lambda context: PrometheusFile(context.run_dir, job=context.job, total_steps=context.total_steps),
 )
 """The sinks of every run, in the order in which they get a step: metrics.jsonl first, already on disk when
 the others get it. Trackers, which a job names, are in `trackers`."""
@@ -82,7 +82,13 @@ class Reporter:
         known = read_progress(run_dir)
         heartbeat = known.heartbeat + 1 if known else 0
         self.progress = ProgressFile(run_dir, initial.model_copy(update={"heartbeat": heartbeat}))
-        context = SinkContext(job=job, output_dir=output_dir, run_dir=run_dir, start_step=initial.step)
+        context = SinkContext(
+            job=job,
+            output_dir=output_dir,
+            run_dir=run_dir,
+            start_step=initial.step,
+            total_steps=initial.total_steps,
+        )
         self._sinks = [open_sink(context) for open_sink in sinks]
 
     def report_waiting(

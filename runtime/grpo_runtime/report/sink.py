@@ -44,6 +44,8 @@ class SinkContext:
     """Directory on the pod's own volume: what the supervisor serves."""
     start_step: int
     """The step this attempt starts from; its first record is that of `start_step` + 1."""
+    total_steps: int
+    """The steps of the run, those of earlier attempts with them."""
 
 
 OpenSink = Callable[[SinkContext], MetricsSink]

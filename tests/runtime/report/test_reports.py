@@ -172,7 +172,7 @@ def test_promtool_says_nothing_against_the_metrics_of_a_trainer(
 ) -> None:
     """And it would, of a unit that is none of Prometheus' base units."""
     values = {_named(name): 1.0 for name in METRICS}
-    file = PrometheusFile(tmp_path, job=JobRef(namespace="team", name="copy", uid="uid"))
+    file = PrometheusFile(tmp_path, job=JobRef(namespace="team", name="copy", uid="uid"), total_steps=9)
     file.write(
         StepRecord(
             attempt=1, step=1, time=0.0, values=values, engines=EngineCounts(desired=1, known=1, current=1)

@@ -206,7 +206,11 @@ def tracked(
         run_config=run,
         credentials=UploadCredentials("tracker", folder),
         context=SinkContext(
-            job=run.job, output_dir=tmp_path / "output", run_dir=tmp_path / "run", start_step=0
+            job=run.job,
+            output_dir=tmp_path / "output",
+            run_dir=tmp_path / "run",
+            start_step=0,
+            total_steps=run.total_steps,
         ),
     )
 
