@@ -473,6 +473,7 @@ def test_a_bundle_has_no_credentials_and_says_what_it_lacks(shell: Shell) -> Non
     shell.answer("logs", "--previous", stdout="before\n")
     shell.answer("logs", "--tail=2000", "--limit-bytes=1000000", stdout=f"downloading with {token}\n")
     said = shell.says("diagnose", "copy", "--output", "copy.tar.gz")
+    assert (shell.folder / "copy.tar.gz").stat().st_mode & 0o777 == 0o600
     with tarfile.open(shell.folder / "copy.tar.gz") as bundle:
         files = {each.name.removeprefix("copy/"): bundle.extractfile(each).read().decode() for each in bundle}  # type: ignore[union-attr]
     assert files.keys() == {

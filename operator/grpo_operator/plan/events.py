@@ -1,4 +1,4 @@
-"""The Events that people get, found from what a plan changes. Each is written once. Pure."""
+"""The Events that people get, found from what a plan changes. Each is written once at most. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
