@@ -1,7 +1,7 @@
 """A game of several turns whose reward comes only at its end: to find a number by what its guesses are told.
 
-Whoever halves what is left finds each of the seven numbers with three guesses. Whoever does not listen finds
-three of them.
+A player that halves what is left finds each of the seven numbers with three guesses. One that does not listen
+finds three of them.
 """
 
 import random

@@ -67,6 +67,15 @@ def namespace(kubeconfig: Path) -> Iterator[Namespace]:
 
 
 @pytest.fixture
+def elsewhere(kubeconfig: Path) -> Iterator[Namespace]:
+    """Another namespace of the same cluster."""
+    made = Namespace(kubeconfig, f"elsewhere-{secrets.token_hex(3)}")
+    made.create()
+    yield made
+    made.delete()
+
+
+@pytest.fixture
 def kubelet(namespace: Namespace) -> FakeKubelet:
     """What reports about the namespace's pods."""
     return FakeKubelet(namespace)

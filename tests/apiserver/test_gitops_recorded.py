@@ -6,13 +6,10 @@ After a wanted change: `pytest tests/apiserver/test_gitops_recorded.py --update-
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 
 import pytest
 
-from grpo_api.contract.endpoints import TRAINER_PORT
 from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 
 from ..gitops.phases import (
@@ -27,6 +24,7 @@ from ..gitops.phases import (
 )
 from .api_server import Kubectl
 from .fake_kubelet import FakeKubelet
+from .fake_trainer import FakeTrainer, serving_trainer
 from .operator_harness import Namespace, OperatorProcess, termination_message, wait_until
 from .test_operator_queue import install_kueue
 
@@ -35,40 +33,18 @@ TRAINER_ADDRESS = "127.0.77.2"
 BOOM = termination_message(1, "UnexpectedError", "boom")
 
 
-class Trainer:
-    """Answers the operator as the trainer of one job."""
-
-    def __init__(self) -> None:
-        self.state = TrainerState.WAITING_FOR_ROLLOUT
-        self.uid = ""
-
-    def report(self) -> bytes:
-        engines = EngineCounts(desired=2, known=2, current=2)
-        step = 4 if self.state is TrainerState.TRAINING else 0
-        said = Progress(
-            job_uid=self.uid, attempt=1, state=self.state, step=step, total_steps=200, engines=engines
-        )
-        return said.model_dump_json(by_alias=True).encode()
+def report(state: TrainerState, *, uid: str) -> str:
+    """What the trainer of a job says."""
+    engines = EngineCounts(desired=2, known=2, current=2)
+    step = 4 if state is TrainerState.TRAINING else 0
+    said = Progress(job_uid=uid, attempt=1, state=state, step=step, total_steps=200, engines=engines)
+    return said.model_dump_json(by_alias=True)
 
 
 @pytest.fixture
-def trainer() -> Iterator[Trainer]:
-    made = Trainer()
-
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(made.report())
-
-        def log_message(self, *_: object) -> None:
-            return
-
-    server = ThreadingHTTPServer((TRAINER_ADDRESS, TRAINER_PORT), Answer)
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield made
-    server.shutdown()
-    server.server_close()
+def trainer() -> Iterator[FakeTrainer]:
+    with serving_trainer(TRAINER_ADDRESS) as made:
+        yield made
 
 
 @dataclass
@@ -78,7 +54,7 @@ class Recorder:
     namespace: Namespace
     operator: OperatorProcess
     kubelet: FakeKubelet
-    trainer: Trainer
+    trainer: FakeTrainer
     found: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def take(self, name: str, job: str, *, is_so: Callable[[dict[str, Any]], bool]) -> None:
@@ -120,7 +96,7 @@ class Recorder:
 
 @pytest.fixture
 def recorder(
-    namespace: Namespace, operator: OperatorProcess, kubelet: FakeKubelet, trainer: Trainer
+    namespace: Namespace, operator: OperatorProcess, kubelet: FakeKubelet, trainer: FakeTrainer
 ) -> Recorder:
     return Recorder(namespace, operator, kubelet, trainer)
 
@@ -165,9 +141,10 @@ def record_training_and_suspended(of: Recorder) -> None:
     """One job, from its first report until it is suspended."""
     name = "training"
     (pod,) = of.running(name, address=TRAINER_ADDRESS)
-    of.trainer.uid = of.namespace.job(name)["metadata"]["uid"]
+    uid = of.namespace.job(name)["metadata"]["uid"]
+    of.trainer.body = report(TrainerState.WAITING_FOR_ROLLOUT, uid=uid)
     of.take("not_training", name, is_so=lambda said: said["Ready"] == "False WaitingForRollout")
-    of.trainer.state = TrainerState.TRAINING
+    of.trainer.body = report(TrainerState.TRAINING, uid=uid)
     of.take("training", name, is_so=lambda said: said["Ready"] == "True Training")
     of.operator.freeze()
     of.namespace.patch_job({"spec": {"ttlSecondsAfterFinished": 3600}}, name)

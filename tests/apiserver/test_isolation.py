@@ -1,7 +1,6 @@
 """Who may write in a namespace of his own, or ConfigMaps but no pods, reaches the pods of no job."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,15 +11,6 @@ pytestmark = pytest.mark.apiserver
 
 KEPT = ["example.test/keeps-it"]
 """Without a finalizer the garbage collector would take what names an owner of another namespace."""
-
-
-@pytest.fixture
-def elsewhere(namespace: Namespace) -> Iterator[Namespace]:
-    """Another namespace of the same cluster."""
-    made = Namespace(namespace.kubeconfig, f"{namespace.name}-else")
-    made.create()
-    yield made
-    made.delete()
 
 
 def with_own_image(pods_json: str) -> str:

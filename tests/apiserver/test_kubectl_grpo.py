@@ -50,7 +50,7 @@ class Person:
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         return done.stdout
 
-    def is_told(self, *arguments: str) -> str:
+    def refusal_of(self, *arguments: str) -> str:
         """What it says as it fails."""
         done = self.run(*arguments)
         assert done.returncode == 1, done.stdout
@@ -113,14 +113,14 @@ def test_people_learn_why_a_job_waits_and_which_right_they_lack(
     assert table[1].split()[:4] == [namespace.name, "copy", "Starting", "0/200"]
 
     kubelet.run(trainer)
-    told = stranger.is_told("top")
-    assert f"a-stranger may not list grpojobs in namespace {namespace.name}: the ClusterRole view has" in told
-    told = viewer.is_told("report", "copy")
-    assert f"{VIEWER} may not create pods/portforward in namespace {namespace.name}: the ClusterRole" in told
-    assert "may not" not in editor.is_told("samples", "copy"), "there is no kubelet"
-    told = viewer.is_told("suspend", "copy")
-    assert f"{VIEWER} may not patch grpojobs" in told and "the ClusterRole edit has" in told
-    assert "there is no GRPOJob nowhere here" in viewer.is_told("why", "nowhere")
+    said = stranger.refusal_of("top")
+    assert f"a-stranger may not list grpojobs in namespace {namespace.name}: the ClusterRole view has" in said
+    said = viewer.refusal_of("report", "copy")
+    assert f"{VIEWER} may not create pods/portforward in namespace {namespace.name}: the ClusterRole" in said
+    assert "may not" not in editor.refusal_of("samples", "copy"), "there is no kubelet"
+    said = viewer.refusal_of("suspend", "copy")
+    assert f"{VIEWER} may not patch grpojobs" in said and "the ClusterRole edit has" in said
+    assert "there is no GRPOJob nowhere here" in viewer.refusal_of("why", "nowhere")
 
 
 def test_a_job_is_suspended_resumed_checked_and_bundled(
@@ -134,7 +134,7 @@ def test_a_job_is_suspended_resumed_checked_and_bundled(
     bad = tmp_path / "bad.yaml"
     job = (EXAMPLES / "copy-disaggregated.yaml").read_text()
     bad.write_text(job.replace("steps: 200", "steps: 0"))
-    assert "spec.algorithm.steps" in editor.is_told("validate", str(bad))
+    assert "spec.algorithm.steps" in editor.refusal_of("validate", str(bad))
     good = tmp_path / "good.yaml"
     good.write_text(job)
     assert "copy created in a dry run: the API server takes it" in editor.says("validate", str(good))

@@ -6,22 +6,19 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 import yaml
 
-from grpo_api.contract.endpoints import TRAINER_PORT
 from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 from grpo_cluster.versions import program_path
 
 from .api_server import Kubectl
 from .fake_kubelet import FakeKubelet, all_pods
+from .fake_trainer import FakeTrainer, serving_trainer
 from .operator_harness import (
     Namespace,
     OperatorProcess,
@@ -89,33 +86,10 @@ def wide_operator(namespace: Namespace, kubectl: Kubectl, tmp_path: Path) -> Ite
         yield made
 
 
-@dataclass
-class FakeTrainer:
-    """Answers on a trainer's port with `body`, and counts how often it was asked."""
-
-    body: str = ""
-    num_asked: int = 0
-
-
 @pytest.fixture
 def fake_trainer() -> Iterator[FakeTrainer]:
-    trainer = FakeTrainer()
-
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(trainer.body.encode())
-            trainer.num_asked += 1
-
-        def log_message(self, *_: object) -> None:
-            return
-
-    server = ThreadingHTTPServer((TRAINER_ADDRESS, TRAINER_PORT), Answer)
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield trainer
-    server.shutdown()
-    server.server_close()
+    with serving_trainer(TRAINER_ADDRESS) as made:
+        yield made
 
 
 def test_a_whole_job_runs_under_the_rights_of_the_chart(
@@ -254,14 +228,6 @@ def rights_of(kubectl: Kubectl, account: str, *, within: str) -> list[str]:
     told = kubectl.run("auth", "can-i", "--list", f"--as=system:serviceaccount:{account}", "-n", within)
     lines = [re.sub(r"\s{2,}", "  ", line.strip()) for line in told.splitlines()[1:]]
     return sorted(line.replace(within, "NAMESPACE") for line in lines)
-
-
-@pytest.fixture
-def elsewhere(kubeconfig: Path) -> Iterator[Namespace]:
-    made = Namespace(kubeconfig, f"elsewhere-{secrets.token_hex(3)}")
-    made.create()
-    yield made
-    made.delete()
 
 
 @pytest.mark.parametrize("scope", sorted(SCOPES))

@@ -144,6 +144,10 @@ def test_the_operator_gets_rights_of_kueue_only_where_it_is_switched_on(scope: t
         ),
         ("gangs={YuniKorn}", "at '/gangs/0': value must be one of 'Coscheduling'"),
         ("leaderElection.enabled=maybe", "at '/leaderElection/enabled': got string, want boolean"),
+        ("monitoring.prometheus.app=prometheus", "at '/monitoring/prometheus'"),
+        ("monitoring.interval=often", "at '/monitoring/interval'"),
+        ("monitoring.labels.release=1", "at '/monitoring/labels/release': got number, want string"),
+        ("monitoring.enable=true", "at '/monitoring': additional properties 'enable' not allowed"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_name(wrong: str, said: str):

@@ -152,21 +152,6 @@ def test_prometheus_may_be_another_one_and_is_named_once():
     assert readers_of_reports(*chosen)[1:] == []
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ("monitoring.prometheus.app=prometheus", "at '/monitoring/prometheus'"),
-        ("monitoring.interval=often", "at '/monitoring/interval'"),
-        ("monitoring.labels.release=1", "at '/monitoring/labels/release': got number, want string"),
-        ("monitoring.enable=true", "at '/monitoring': additional properties 'enable' not allowed"),
-    ],
-)
-def test_a_wrong_value_of_monitoring_is_refused_with_its_name(wrong: str, said: str):
-    done = helm("template", "grpo-operator", str(CHART), "--set", wrong)
-    assert done.returncode != 0
-    assert said in done.stderr
-
-
 def test_the_rules_are_those_of_the_file_with_the_address_of_the_runbooks_and_the_namespace():
     def groups(*arguments: str) -> Any:
         (rule,) = of_kind("PrometheusRule", *ON, *arguments)
