@@ -43,9 +43,8 @@ async def test_syncs_that_are_whole_are_served_and_one_that_is_not_ends_the_engi
             version = PolicyVersion(attempt, seed)
             report = await sync.run(SyncJob(version=version, weights=weights, probe=probe_of(policy)))
             assert report.probe_error < 1e-4
-            # loaded while they arrived
-            assert report.phase_seconds["finish"] < report.phase_seconds["transfer"]
 
+        # what arrived before the altered bytes is in the model, so that the engine ends
         policy = changed_policy(engine.model_dir, seed=3)
         altered = AlteredCopy(weights_of(policy), alter=flip_a_bit, buffer_bytes=4096)
         with pytest.raises(SyncFailedError, match="transfer"):
