@@ -32,10 +32,10 @@ class FakeTrainer:
 
     def __init__(self) -> None:
         self.body: bytes | Exception = b""
-        self.num_asked = 0
+        self.paths: list[str] = []
 
-    async def __call__(self, pod: dict[str, Any]) -> bytes:
-        self.num_asked += 1
+    async def __call__(self, pod: dict[str, Any], path: str) -> bytes:
+        self.paths.append(path)
         if isinstance(self.body, Exception):
             raise self.body
         return self.body
@@ -95,7 +95,7 @@ async def test_news_wakes_the_job_and_the_same_again_does_not(poller, trainer, w
     await poller.poll(KEY)
     trainer.body = answer(heartbeat=9)
     await poller.poll(KEY)
-    assert (woken, trainer.num_asked) == ([KEY], 2)
+    assert (woken, trainer.paths) == ([KEY], 2 * ["/progress"])
     trainer.body = answer(step=5)
     await poller.poll(KEY)
     assert woken == [KEY, KEY]
@@ -243,13 +243,23 @@ async def test_a_job_without_a_running_trainer_is_not_asked(trainer, woken, stat
     cache.put(JOBS, {"metadata": meta, "status": {"attempt": 1}})
     cache.put(PODS, a_pod(phase="Pending"))
     await Poller(cache, state, trainer, wake=woken.append, seconds=1).poll(KEY)
-    assert trainer.num_asked == 0
+    assert trainer.paths == []
+
+
+async def test_a_trainer_is_told_how_many_engines_its_job_asks_for(trainer, woken, state, cache):
+    poller = Poller(cache, state, trainer, wake=woken.append, seconds=1)
+    trainer.body = answer()
+    for version, desired in (("6", 4), ("7", 2)):
+        meta = cache.job(KEY)["metadata"] | {"resourceVersion": version}
+        cache.put(JOBS, {"metadata": meta, "status": {"attempt": 1, "rollout": {"desired": desired}}})
+        await poller.poll(KEY)
+    assert trainer.paths == ["/progress?engines=4", "/progress?engines=2"]
 
 
 async def test_the_first_trainer_of_the_current_attempt_is_asked_and_no_other(woken, state, cache):
     asked: list[str] = []
 
-    async def fetch(pod: dict[str, Any]) -> bytes:
+    async def fetch(pod: dict[str, Any], path: str) -> bytes:
         asked.append(pod["metadata"]["name"])
         return answer(attempt=2)
 
@@ -282,7 +292,7 @@ async def test_trainers_of_one_namespace_that_do_not_answer_delay_no_other_names
     put_running(cache, namespace="other", number=0)
     silence, asked = asyncio.Event(), Counter[str]()
 
-    async def ask(pod: dict[str, Any]) -> bytes:
+    async def ask(pod: dict[str, Any], path: str) -> bytes:
         asked[pod["metadata"]["namespace"]] += 1
         if pod["metadata"]["namespace"] == "silent":
             await silence.wait()
@@ -306,7 +316,7 @@ async def test_the_polls_of_many_jobs_are_spread_over_the_time_between_two(state
     for number in range(4):
         put_running(cache, namespace="default", number=number)
 
-    async def ask(pod: dict[str, Any]) -> bytes:
+    async def ask(pod: dict[str, Any], path: str) -> bytes:
         asked.append(asyncio.get_running_loop().time())
         return answer()
 

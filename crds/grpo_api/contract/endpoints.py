@@ -8,6 +8,8 @@ ROLLOUT_PORT = 8000
 """vLLM behind the guard."""
 
 PROGRESS_PATH = "/progress"
+ENGINES_PARAMETER = "engines"
+"""In a query of /progress: how many engines the job asks for now. A trainer knows only of its beginning."""
 POSITIONS_PATH = "/positions"
 """What each training process of the pod is doing, for the supervisor of trainer pod 0."""
 METRICS_PATH = "/metrics"

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 import aiohttp
 
-from grpo_api.contract.endpoints import PROGRESS_PATH, TRAINER_PORT
+from grpo_api.contract.endpoints import ENGINES_PARAMETER, PROGRESS_PATH, TRAINER_PORT
 from grpo_api.contract.progress import Progress
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.contract.versions import SchemaSkewError, require_schema_version
@@ -31,8 +31,8 @@ POLLS_IN_FLIGHT = 40
 POLLS_IN_FLIGHT_OF_A_NAMESPACE = 32
 """Trainers that do not answer take the time limit each. Those of one namespace leave room for others."""
 
-Fetch = Callable[[KubeObject], Awaitable[bytes]]
-"""Reads /progress of a trainer pod. Raises KubernetesError when the pod does not answer."""
+Fetch = Callable[[KubeObject, str], Awaitable[bytes]]
+"""Reads a path of a trainer pod. Raises KubernetesError when the pod does not answer."""
 
 
 class PollOutcome(StrEnum):
@@ -99,11 +99,13 @@ class Poller:
                     await asyncio.sleep(self._seconds)
 
     async def poll(self, key: Key) -> None:
-        """Ask one job's trainer, if it runs. A trainer that does not answer keeps its last report."""
+        """Ask one job's trainer, if it runs, and tell it how many engines the job asks for. A trainer that
+        does not answer keeps its last report."""
         job = self._cache.job(key)
         if job is None:
             return
-        uid, attempt = job["metadata"]["uid"], job.get("status", {}).get("attempt", 0)
+        status = job.get("status", {})
+        uid, attempt = job["metadata"]["uid"], status.get("attempt", 0)
         pods = self._cache.pods((key[0], uid))
         pod = next((pod for pod in pods if _is_running_first(pod, attempt=attempt)), None)
         if pod is None:
@@ -111,7 +113,7 @@ class Poller:
         of_namespace = self._limits.setdefault(key[0], asyncio.Semaphore(POLLS_IN_FLIGHT_OF_A_NAMESPACE))
         try:
             async with of_namespace, self._limit:
-                body = await self._fetch(pod)
+                body = await self._fetch(pod, _path(num_engines=status.get("rollout", {}).get("desired", 0)))
         except errors.KubernetesError as error:
             self._on_poll(PollOutcome.NO_ANSWER)
             log.debug("%s/%s: no progress from %s: %s", *key, pod["metadata"]["name"], error)
@@ -151,24 +153,28 @@ def read_progress(body: bytes) -> Progress:
         raise UnreadableProgressError(f"cannot be read: {error}") from error
 
 
+def _path(*, num_engines: int) -> str:
+    return PROGRESS_PATH + (f"?{ENGINES_PARAMETER}={num_engines}" if num_engines else "")
+
+
 def _is_running_first(pod: KubeObject, *, attempt: int) -> bool:
     is_first = trainer_position(pod["metadata"]["name"]) == (attempt, 0)
     return is_first and pod.get("status", {}).get("phase") == "Running"
 
 
 def choose_fetch(route: ProgressRoute, client: Client, session: aiohttp.ClientSession) -> Fetch:
-    """How this process reads /progress of a trainer pod."""
+    """How this process reads from a trainer pod."""
     if route is ProgressRoute.AUTO:
         route = ProgressRoute.POD_IP if is_in_cluster() else ProgressRoute.PROXY
 
-    async def by_pod_ip(pod: KubeObject) -> bytes:
+    async def by_pod_ip(pod: KubeObject, path: str) -> bytes:
         address = pod["status"].get("podIP")
         if not address:
             raise errors.Transient("the pod has no address yet")
         host = f"[{address}]" if ":" in address else address
         try:
             async with session.get(
-                f"http://{host}:{TRAINER_PORT}{PROGRESS_PATH}",
+                f"http://{host}:{TRAINER_PORT}{path}",
                 timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS),
                 allow_redirects=False,
             ) as response:
@@ -178,13 +184,13 @@ def choose_fetch(route: ProgressRoute, client: Client, session: aiohttp.ClientSe
         except (aiohttp.ClientError, TimeoutError) as error:
             raise errors.Transient(str(error) or "timed out") from error
 
-    async def by_proxy(pod: KubeObject) -> bytes:
+    async def by_proxy(pod: KubeObject, path: str) -> bytes:
         meta = pod["metadata"]
         return await client.proxy_get(
             meta["namespace"],
             meta["name"],
             TRAINER_PORT,
-            PROGRESS_PATH,
+            path,
             timeout_seconds=TIMEOUT_SECONDS,
             max_bytes=MAX_BYTES,
         )

@@ -274,7 +274,7 @@ METRICS = {
     "step": "finished steps (Prometheus only)",
     "total_steps": "steps of the run (Prometheus only)",
     "attempt": "the attempt that made the step, counted from 1 (Prometheus only)",
-    "engines/desired": "engines the run was planned with (Prometheus only)",
+    "engines/desired": "engines the job asks for now, as the operator says (Prometheus only)",
     "engines/known": "engines that have answered and are not lost (Prometheus only)",
     "engines/current": "engines with the newest, verified weights (Prometheus only)",
     "engines/hung": "engines that hang (Prometheus only)",

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from grpo_api.contract.run_config import JobRef
 from grpo_runtime.report.phases import phase_of
 from grpo_runtime.report.sink import StepRecord
-from grpo_runtime.storage.files import write_atomically
+from grpo_runtime.storage.files import read_if_there, write_atomically
 
 PROMETHEUS_FILE = "metrics.prom"
 _PREFIX = "grpo_"
@@ -51,7 +51,6 @@ class PrometheusFile:
             "step": record.step,
             "total_steps": self._total_steps,
             "attempt": record.attempt,
-            "engines/desired": engines.desired,
             "engines/known": engines.known,
             "engines/current": engines.current,
             "engines/hung": len(engines.hung or ()),
@@ -60,6 +59,18 @@ class PrometheusFile:
 
     def close(self, *, has_failed: bool = False) -> None:
         """Leave the last step to be served while the supervisor runs."""
+
+
+def served_metrics(run_dir: Path, *, job: JobRef, desired: int | None) -> bytes:
+    """The file, which is there after the first step of the attempt, and how many engines the job asks for.
+
+    `desired` is None where no operator has said it. A job may be scaled: its attempt then began with another
+    number.
+    """
+    written = read_if_there(run_dir / PROMETHEUS_FILE) or b""
+    if desired is None:
+        return written
+    return written + prometheus_text({"engines/desired": desired}, labels={"grpojob": job.name}).encode()
 
 
 def prometheus_text(metrics: Mapping[str, float], *, labels: Mapping[str, str]) -> str:

@@ -14,8 +14,15 @@ import time
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer
+from urllib.parse import parse_qs
 
-from grpo_api.contract.endpoints import METRICS_PATH, POSITIONS_PATH, PROGRESS_PATH, TRAINER_HEALTH_PATH
+from grpo_api.contract.endpoints import (
+    ENGINES_PARAMETER,
+    METRICS_PATH,
+    POSITIONS_PATH,
+    PROGRESS_PATH,
+    TRAINER_HEALTH_PATH,
+)
 from grpo_runtime.process.network import ANY_ADDRESS
 from grpo_runtime.supervisor.pages import PAGE_PATHS, PageRefusedError, Pages
 
@@ -32,9 +39,12 @@ _ANSWER_BUFFER_BYTES = 256 * 1024
 _UNREAD_ANSWER_MS = 10_000
 """How long the kernel keeps an answer that the client does not read."""
 _END_OF_REQUEST = b"\r\n\r\n"
+_MOST_DIGITS = 6
 
 Serve = Callable[[], bytes | None]
 """The body of an answer; None while there is nothing to report."""
+ServeMetrics = Callable[[int | None], bytes]
+"""The metrics, given how many engines the job asks for; None where nobody has said."""
 
 
 class Endpoint:
@@ -45,7 +55,7 @@ class Endpoint:
         self,
         *,
         progress: Serve,
-        metrics: Serve,
+        metrics: ServeMetrics,
         positions: Serve,
         port: int,
         pages: Pages | None = None,
@@ -54,14 +64,16 @@ class Endpoint:
         """Listen on `port` of `host`, by default of every address; port 0 picks a free one."""
         self.asked_at: float | None = None
         """When somebody last asked for the progress, on the monotonic clock."""
-        self._progress = progress
+        self._num_engines: int | None = None
+        """How many engines the job asks for, as the operator said last."""
         served = {
-            PROGRESS_PATH: (self._asked_for_progress, "application/json"),
-            METRICS_PATH: (metrics, "text/plain; version=0.0.4; charset=utf-8"),
+            PROGRESS_PATH: (progress, "application/json"),
+            METRICS_PATH: (lambda: metrics(self._num_engines), "text/plain; version=0.0.4; charset=utf-8"),
             POSITIONS_PATH: (positions, "application/json"),
             TRAINER_HEALTH_PATH: (lambda: b"ok\n", "text/plain"),
         }
-        handler = type("Handler", (_Handler,), {"served": served, "pages": pages})
+        own = {"served": served, "on_progress": self._asked_for_progress, "pages": pages}
+        handler = type("Handler", (_Handler,), own)
         self._server = OneThreadServer((host, port), handler)
         self._thread = threading.Thread(target=self._server.serve, name="endpoint", daemon=True)
         self._thread.start()
@@ -77,15 +89,18 @@ class Endpoint:
         self._server.stop()
         self._thread.join()
 
-    def _asked_for_progress(self) -> bytes | None:
+    def _asked_for_progress(self, query: str) -> None:
         self.asked_at = time.monotonic()
-        return self._progress()
+        said = parse_qs(query).get(ENGINES_PARAMETER, [""])[-1]
+        if said.isdecimal() and len(said) <= _MOST_DIGITS:
+            self._num_engines = int(said)
 
 
 class _Handler(BaseHTTPRequestHandler):
     """Answers one request, and closes: HTTP/1.0, the default of the base class, keeps no connection."""
 
     served: Mapping[str, tuple[Serve, str]]
+    on_progress: Callable[[str], None]
     pages: Pages | None
     timeout = 1.0
     server_version = "grpo-runtime"
@@ -96,10 +111,12 @@ class _Handler(BaseHTTPRequestHandler):
         if self.pages is not None and path in PAGE_PATHS:
             self._hand_over(self.pages, path, query)
             return
-        if self.path not in self.served:
+        if path not in self.served:
             self._answer(404, f"there is only {', '.join(self.served)}\n".encode(), "text/plain")
             return
-        serve, content_type = self.served[self.path]
+        if path == PROGRESS_PATH:
+            self.on_progress(query)
+        serve, content_type = self.served[path]
         content = serve()
         if content is None:
             self._answer(404, b"nothing yet: trainer pod 0 reports, once training began\n", "text/plain")

@@ -23,9 +23,8 @@ from grpo_runtime.process.failure import describe_failure, read_failure
 from grpo_runtime.process.network import ANY_ADDRESS
 from grpo_runtime.process.termination import write_termination_message
 from grpo_runtime.report.progress import ProgressFile, progress_json, read_progress
-from grpo_runtime.report.prometheus import PROMETHEUS_FILE
+from grpo_runtime.report.prometheus import served_metrics
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
-from grpo_runtime.storage.files import read_if_there
 from grpo_runtime.supervisor.endpoint import Endpoint
 from grpo_runtime.supervisor.fork_server import STOP_SIGNALS, SUPERVISOR_PID
 from grpo_runtime.supervisor.outcome import decide_outcome
@@ -73,7 +72,7 @@ def supervise(environment: Mapping[str, str], *, options: SupervisorOptions) -> 
     run_dir = _fresh_run_dir(settings)
     endpoint = Endpoint(
         progress=lambda: progress_json(run_dir),
-        metrics=lambda: read_if_there(run_dir / PROMETHEUS_FILE) or b"",
+        metrics=lambda num_engines: served_metrics(run_dir, job=settings.run_config.job, desired=num_engines),
         positions=lambda: positions_of_pod(settings).model_dump_json(by_alias=True).encode(),
         pages=Pages(settings.output_dir) if settings.node_index == 0 else None,
         port=options.port,

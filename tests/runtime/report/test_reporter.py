@@ -235,7 +235,7 @@ def test_prometheus_has_every_number_of_the_newest_step(reporter_of: MakeReporte
     labels = '{grpojob="copy"}'
     for name, value in {
         "reward": 0.75, "loss": 0.5, "step": 2.0, "total_steps": 9.0, "attempt": 2.0,
-        "engines_desired": 3.0, "engines_known": 2.0, "engines_current": 1.0,
+        "engines_known": 2.0, "engines_current": 1.0,
     }.items():  # fmt: skip
         assert f"grpo_{name}{labels} {value}" in lines
 

@@ -21,7 +21,7 @@ from grpo_runtime.report.metrics import (
 from grpo_runtime.report.metrics_file import MetricsFile, MetricsRecord
 from grpo_runtime.report.plot import plot, plot_run
 from grpo_runtime.report.progress import ProgressFile, read_progress
-from grpo_runtime.report.prometheus import PROMETHEUS_FILE, PrometheusFile, prometheus_text
+from grpo_runtime.report.prometheus import PROMETHEUS_FILE, PrometheusFile, prometheus_text, served_metrics
 from grpo_runtime.report.sink import StepRecord
 from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import (
@@ -171,14 +171,19 @@ def test_promtool_says_nothing_against_the_metrics_of_a_trainer(
     check_metrics: Callable[[str], str], tmp_path: Path
 ) -> None:
     """And it would, of a unit that is none of Prometheus' base units."""
-    values = {_named(name): 1.0 for name in METRICS}
-    file = PrometheusFile(tmp_path, job=JobRef(namespace="team", name="copy", uid="uid"), total_steps=9)
+    values = {_named(name): 1.0 for name in METRICS if name != "engines/desired"}
+    job = JobRef(namespace="team", name="copy", uid="uid")
+    assert served_metrics(tmp_path, job=job, desired=None) == b""
+    file = PrometheusFile(tmp_path, job=job, total_steps=9)
     file.write(
         StepRecord(
             attempt=1, step=1, time=0.0, values=values, engines=EngineCounts(desired=1, known=1, current=1)
         )
     )
-    text = (tmp_path / PROMETHEUS_FILE).read_text()
+    written = (tmp_path / PROMETHEUS_FILE).read_bytes()
+    assert served_metrics(tmp_path, job=job, desired=None) == written
+    text = served_metrics(tmp_path, job=job, desired=3).decode()
+    assert text.endswith('grpo_engines_desired{grpojob="copy"} 3.0\n')
     series = [line for line in text.splitlines() if not line.startswith("#")]
     assert len(series) > len(METRICS)
     assert all('grpojob="copy"' in line and 'job="' not in line.replace("grpojob", "") for line in series)

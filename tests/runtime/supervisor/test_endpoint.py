@@ -26,7 +26,13 @@ def serving(folder: Path, *, host: str = ANY_ADDRESS, port: int = 0) -> Endpoint
         return None
 
     report = folder / PROGRESS_FILE
-    return Endpoint(progress=report.read_bytes, metrics=nothing, positions=nothing, port=port, host=host)
+    return Endpoint(
+        progress=report.read_bytes,
+        metrics=lambda num_engines: f"{num_engines}".encode(),
+        positions=nothing,
+        port=port,
+        host=host,
+    )
 
 
 @pytest.fixture
@@ -37,10 +43,10 @@ def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
     made.close()
 
 
-def poll(endpoint: Endpoint) -> bytes:
+def poll(endpoint: Endpoint, path: str = "/progress") -> bytes:
     """Ask as the operator does."""
     with closing(http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=POLL_SECONDS)) as connection:
-        connection.request("GET", "/progress")
+        connection.request("GET", path)
         answer = connection.getresponse()
         assert answer.status == 200
         return answer.read()
@@ -203,3 +209,13 @@ def test_it_knows_when_the_progress_was_last_asked_for(endpoint: Endpoint) -> No
     before = time.monotonic()
     poll(endpoint)
     assert endpoint.asked_at is not None and before <= endpoint.asked_at <= time.monotonic()
+
+
+def test_the_metrics_know_how_many_engines_the_operator_has_said_last(endpoint: Endpoint) -> None:
+    assert poll(endpoint, "/metrics") == b"None"
+    for number in ("4", "2"):
+        assert poll(endpoint, f"/progress?engines={number}") == REPORT
+        assert poll(endpoint, "/metrics") == number.encode()
+    for query in ("", "?engines=many", "?engines=", "?engines=-1", "?engines=" + "1" * 5000):
+        assert poll(endpoint, f"/progress{query}") == REPORT
+        assert poll(endpoint, "/metrics") == b"2"

@@ -54,7 +54,7 @@ def nothing() -> None:
 
 def serving(pages: Pages | None, *, host: str = "127.0.0.1") -> Endpoint:
     return Endpoint(
-        progress=lambda: b"{}", metrics=nothing, positions=nothing, pages=pages, port=0, host=host
+        progress=lambda: b"{}", metrics=lambda _: b"", positions=nothing, pages=pages, port=0, host=host
     )
 
 

@@ -111,7 +111,7 @@ def served(pods: dict[str, Endpoint], tmp_path: Path, *, index: int, port: int =
     of_pod = settings(tmp_path, index=index)
     pods[host] = Endpoint(
         progress=lambda: None,
-        metrics=lambda: None,
+        metrics=lambda _: b"",
         positions=lambda: positions_of_pod(of_pod).model_dump_json(by_alias=True).encode(),
         port=port,
         host=host,
