@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
@@ -11,10 +11,11 @@ from grpo_api.contract.endpoints import TRAINER_PORT
 
 @dataclass
 class FakeTrainer:
-    """Answers on a trainer's port with `body`, and counts how often it was asked."""
+    """Answers on a trainer's port with `body`, whatever it is asked."""
 
     body: str = ""
-    num_asked: int = 0
+    paths: list[str] = field(default_factory=list)
+    """What it was asked for, the newest last."""
 
 
 @contextmanager
@@ -27,7 +28,7 @@ def serving_trainer(address: str) -> Iterator[FakeTrainer]:
             self.send_response(200)
             self.end_headers()
             self.wfile.write(trainer.body.encode())
-            trainer.num_asked += 1
+            trainer.paths.append(self.path)
 
         def log_message(self, *_: object) -> None:
             return

@@ -118,6 +118,7 @@ def test_a_whole_job_runs_under_the_rights_of_the_chart(
     assert (status["reward"], status["policyVersion"], status["tokensPerSecond"]) == ("0.250", "1.7", "100")
     assert status["rollout"]["current"] == 2
     assert namespace.condition("Ready")["status"] == "True"
+    wait_until("the trainer is told of the engines", lambda: fake_trainer.paths[-1] == "/progress?engines=2")
 
     namespace.core.patch_namespaced_service(
         next(s.metadata.name for s in namespace.core.list_namespaced_service(namespace.name).items),
@@ -173,11 +174,11 @@ def test_a_job_whose_progress_stands_still_is_not_written_to(
     wait_until("the first report is folded", lambda: namespace.status().get("step") == 3)
     wait_until("all is counted", lambda: namespace.status()["rollout"]["summary"] == "2/2")
     before = namespace.versions()
-    asked = fake_trainer.num_asked
+    asked = len(fake_trainer.paths)
 
     def was_asked_often() -> bool:
-        say(step=3, heartbeat=fake_trainer.num_asked)
-        return fake_trainer.num_asked > asked + 20
+        say(step=3, heartbeat=len(fake_trainer.paths))
+        return len(fake_trainer.paths) > asked + 20
 
     wait_until("it was asked often", was_asked_often)
     assert namespace.versions() == before
