@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from grpo_api.contract.endpoints import METRICS_PATH, TRAINER_PORT
 from grpo_demo.follow import condition
 from grpo_runtime.report.metrics_file import METRICS_FILE, parse_metrics
 from grpo_scenarios.kill import KILL_A_RANK
@@ -39,6 +40,8 @@ def test_a_job_that_samples_ahead_bears_kills_and_trains_nothing_that_is_too_old
     shown = namespace.status(JOB)["async"]
     assert 0 < float(shown["meanStaleness"]) <= shown["maxStaleness"] <= MAX_STALENESS
     (trainer,) = namespace.pods_of(JOB, "trainer")
+    # what the alert about lost engines compares with is what the job was scaled to
+    assert engines_asked_for(namespace, trainer["metadata"]["name"]) == 1
     namespace.execute(trainer["metadata"]["name"], "python3.11", "-c", KILL_A_RANK)
     namespace.wait_until(lambda: namespace.status(JOB).get("attempt") == 2, "attempt 2", timeout_seconds=120)
     hurry(namespace, claim=CLAIM)
@@ -69,3 +72,14 @@ def wait_for_engines(namespace: Namespace, num: int) -> None:
     namespace.wait_until(
         lambda: len(namespace.pods_of(JOB, "rollout")) == num, f"{num} engines", timeout_seconds=60
     )
+
+
+def engines_asked_for(namespace: Namespace, trainer: str) -> float:
+    """What a trainer pod serves Prometheus about the engines that its job asks for."""
+    path = f"/api/v1/namespaces/{namespace.name}/pods/{trainer}:{TRAINER_PORT}/proxy{METRICS_PATH}"
+    (found,) = (
+        line
+        for line in namespace.kubectl("get", "--raw", path).splitlines()
+        if line.startswith("grpo_engines_desired")
+    )
+    return float(found.split()[-1])
