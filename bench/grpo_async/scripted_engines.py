@@ -118,6 +118,13 @@ class ScriptedEngines:
         """None fails unless there is a bug."""
         raise error
 
+    def goes_on(self, bundle: Bundle) -> bool:
+        """None hands over a completion."""
+        return False
+
+    async def hand_over(self, key: str) -> None:
+        """None is lost."""
+
     async def changed(self, *, timeout_seconds: float) -> None:
         """Nothing changes."""
         await asyncio.sleep(timeout_seconds)
@@ -135,6 +142,10 @@ class _Engine:
         self._engines = engines
         self._scripted = scripted
         self._places = asyncio.Semaphore(scripted.samples_per_engine)
+
+    def may_take(self, bundle: Bundle) -> bool:
+        """None has begun."""
+        return True
 
     async def sample(self, bundle: Bundle) -> list[Rollout]:
         """The completions, with the weights that there are when each begins and when it ends."""

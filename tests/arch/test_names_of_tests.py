@@ -28,6 +28,7 @@ TESTED_BY = {
     "crds/grpo_api/rule.py": "bad_specs",
     "crds/grpo_api/source.py": "bad_specs",
     "crds/grpo_api/v1alpha1/spec/algorithm.py": "bad_specs",
+    "crds/grpo_api/v1alpha1/spec/asynchronous.py": "bad_specs",
     "crds/grpo_api/v1alpha1/spec/colocated.py": "bad_specs",
     "crds/grpo_api/v1alpha1/spec/engine.py": "bad_specs",
     "crds/grpo_api/v1alpha1/spec/environments.py": "bad_specs",

@@ -74,7 +74,7 @@ GIVEN_FIRST = {"ReasonMessage", "reason_message"}
 """Calls whose first argument is a reason."""
 GIVEN_SECOND = {"ConditionState"}
 """Calls whose second argument is a reason."""
-PHASE = re.compile(r'\b(?:watch\.phase|phases\.(?:each|together))\("(\w+)"')
+PHASE = re.compile(r'\b(?:watch\.phase|phases\.(?:each|unlimited|together))\("(\w+)"')
 
 
 def section(title: str) -> str:

@@ -22,7 +22,8 @@ from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.run_config import run_config_digest
 from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import parse_job
-from grpo_runtime.engines.fleet.settings import fleet_settings
+from grpo_api.v1alpha1.spec import PauseMode
+from grpo_runtime.engines.fleet.settings import Pause, fleet_settings
 from grpo_runtime.errors import RunConfigChangedError, UserError
 from grpo_runtime.settings import EngineNode, read_rollout_settings, read_trainer_settings
 from grpo_runtime.supervisor.supervisor import SupervisorOptions, supervise
@@ -165,6 +166,8 @@ def test_a_fleet_gives_weights_to_every_worker_of_an_engine(values: dict[str, st
         ({}, 64),
         ({"engine": {"maxNumSeqs": 9}}, 9),
         ({"engine": {"maxNumSeqs": 9}, "async": {"maxStaleness": 1}}, 36),
+        # it finishes all of them before it gets weights
+        ({"engine": {"maxNumSeqs": 9}, "async": {"maxStaleness": 1, "pauseMode": "Wait"}}, 9),
     ],
 )
 def test_a_fleet_gives_an_engine_as_many_completions_at_a_time_as_the_spec_says(
@@ -255,6 +258,23 @@ def test_only_in_asynchronous_training_weights_change_while_a_fleet_samples(
     values |= written_to(tmp_path / "run.json", run_config_json(rollout={"replicas": 1}, **spec))
     settings = fleet_settings(read_trainer_settings({**values, Env.ROLE: Role.TRAINER}))
     assert settings.is_asynchronous is expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({}, Pause(PauseMode.KEEP)),
+        ({"async": {"maxStaleness": 1}}, Pause(PauseMode.KEEP)),
+        ({"async": {"maxStaleness": 1, "kvCache": "Keep"}}, Pause(PauseMode.KEEP, keeps_cache=True)),
+        ({"async": {"maxStaleness": 1, "pauseMode": "Wait"}}, Pause(PauseMode.WAIT)),
+        ({"async": {"maxStaleness": 1, "pauseMode": "Abort"}}, Pause(PauseMode.ABORT)),
+    ],
+)
+def test_a_fleet_does_with_what_engines_are_sampling_what_the_spec_says(
+    values: dict[str, str], tmp_path: Path, spec: dict[str, object], expected: Pause
+) -> None:
+    values |= written_to(tmp_path / "run.json", run_config_json(rollout={"replicas": 1}, **spec))
+    assert fleet_settings(read_trainer_settings({**values, Env.ROLE: Role.TRAINER})).pause == expected
 
 
 def test_the_repr_of_settings_shows_no_token(values: dict[str, str], tmp_path: Path) -> None:

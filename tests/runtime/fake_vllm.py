@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from types import SimpleNamespace
 from typing import Any
@@ -16,12 +16,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines import routes
 from grpo_runtime.engines.serve.http import BadRequestError, read_json, send_error, send_json
-from grpo_runtime.rollouts.interface import EngineError, Rollout, VersionSpan
+from grpo_runtime.rollouts.interface import Rollout, VersionSpan
 from grpo_runtime.rollouts.wire import EngineCall
 from grpo_runtime.weight_sync.interface import Receiver, WeightSyncError
 
 Happening = Callable[[], Awaitable[object]]
 NUM_TOKENS = 3
+LARGEST_SEED = 1 << 30
+"""Larger ones are cut: a token has 32 bits."""
 WITH_BODY = (routes.INIT_PATH, routes.UPDATE_PATH, routes.FINISH_PATH)
 
 
@@ -69,10 +71,13 @@ class FakeVLLM:
     """Whether it may receive before it is paused."""
     num_cores: int = 1
     """Each of which counts the same; 0 when vLLM keeps no statistics."""
+    num_handed_over: int = 1
+    """Tokens that there are of a completion when it is aborted."""
     is_update_open: bool = False
     _sender: str | None = None
     _received: str | None = None
-    _num_aborts: int = 0
+    _aborted: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once, at the next abort."""
     _running: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -131,7 +136,8 @@ class FakeVLLM:
         if path == routes.PAUSE_PATH:
             self._running.clear()
             # without a mode vLLM aborts what is in flight
-            self._num_aborts += query.get("mode") != ["keep"]
+            if query.get("mode") != ["keep"]:
+                self._abort()
         elif path == routes.RESUME_PATH:
             self._running.set()
         elif path == routes.INIT_PATH:
@@ -203,25 +209,42 @@ class FakeVLLM:
         logprob = self.logprob_of_cores.get(call.core, self.probe_logprob)
         return [logprob] * (len(call.token_ids) - 1)
 
+    async def hand_over(self) -> None:
+        """The engine client's call for it, which the guard makes. It does not need the core."""
+        self.reached.append(f"POST {routes.HAND_OVER_PATH}")
+        await self._let_happen(routes.HAND_OVER_PATH)
+        self._abort()
+
+    def _abort(self) -> None:
+        self._aborted.set()
+        self._aborted = asyncio.Event()
+
     async def sample(self, call: EngineCall, *, name: str) -> list[Rollout]:
         """The engine client's call for completions, which the guard makes."""
         self.reached.append(f"POST {routes.SAMPLE_PATH}")
         self.asked.append(call)
-        num_samples, num_aborts = call.parameters.get("n", 1), self._num_aborts
+        num_samples, aborted = call.parameters.get("n", 1), self._aborted
         first_version = self.weight_version
         self.num_sampling += num_samples
+        working = asyncio.ensure_future(self._let_happen_to_call(routes.SAMPLE_PATH))
+        aborting = asyncio.ensure_future(aborted.wait())
         try:
-            await self._let_happen_to_call(routes.SAMPLE_PATH)
+            await asyncio.wait((working, aborting), return_when=asyncio.FIRST_COMPLETED)
+            if not aborted.is_set():
+                working.result()
         finally:
             self.num_sampling -= num_samples
-        self.num_generated += NUM_TOKENS * num_samples
-        if self._num_aborts != num_aborts:
-            raise EngineError("vLLM ended a completion by abort")
-        own = (first_version, *[self.weight_version] * (NUM_TOKENS - 1))
-        return [
+            working.cancel()
+            aborting.cancel()
+            await asyncio.gather(working, aborting, return_exceptions=True)
+        num_tokens = self.num_handed_over if aborted.is_set() else NUM_TOKENS
+        self.num_generated += num_tokens * num_samples
+        own = (first_version, *[self.weight_version] * (NUM_TOKENS - 1))[:num_tokens]
+        rollouts = [
             self._rollout(call, seed=call.parameters["seed"] + index, own=own, engine=name)
             for index in range(num_samples)
         ]
+        return [replace(rollout, is_aborted=aborted.is_set()) for rollout in rollouts]
 
     async def _let_happen_to_call(self, path: str) -> None:
         try:
@@ -240,7 +263,7 @@ class FakeVLLM:
             spans.append(VersionSpan(PolicyVersion.parse(version), start, start + len(list(tokens))))
         return Rollout(
             prompt_ids=tuple(call.token_ids),
-            completion_ids=tuple(seed + place for place in range(len(versions))),
+            completion_ids=tuple(seed % LARGEST_SEED + place for place in range(len(versions))),
             rollout_logprobs=(self.logprob,) * len(versions),
             versions=tuple(spans),
             is_terminated=False,

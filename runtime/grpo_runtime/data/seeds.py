@@ -30,3 +30,13 @@ def turn_seed(seed: int, *, turn: int) -> int:
         return seed
     digest = hashlib.sha256(struct.pack("<2q", seed, turn)).digest()
     return int.from_bytes(digest[:8], "little") >> (64 - GROUP_SEED_BITS)
+
+
+def segment_seed(seed: int, *, start: int) -> int:
+    """The sampling seed of what follows the first `start` tokens of a completion that an engine has handed
+    over: its own for the first segment. With that one again, the next engine would draw the noise of the
+    first tokens once more."""
+    if start == 0:
+        return seed
+    digest = hashlib.sha256(b"segment" + struct.pack("<2q", seed, start)).digest()
+    return int.from_bytes(digest[:8], "little") >> (64 - GROUP_SEED_BITS)

@@ -17,6 +17,8 @@ SAMPLE_PATH = "/grpo/v1/sample"
 """An `EngineCall` in, a completion out for each of its `n`, in the order of their seeds: frames."""
 LOGPROBS_PATH = "/grpo/v1/logprobs"
 """An `EngineCall` in; out one frame with `logprobs` (nats, temperature 1) of the tokens after the first."""
+HAND_OVER_PATH = "/grpo/v1/hand_over"
+"""Calls for completions are answered at once, with what there is of each."""
 IDENTITY_PATH = "/grpo/v1/identity"
 ADMIT_PATH = "/grpo/v1/admit"
 REVOKE_PATH = "/grpo/v1/revoke"
@@ -47,6 +49,7 @@ OWN_ROUTES = {
     ("GET", IDENTITY_PATH): Access.ADMIN,
     ("POST", SAMPLE_PATH): Access.DATA,
     ("POST", LOGPROBS_PATH): Access.ADMIN,
+    ("POST", HAND_OVER_PATH): Access.ADMIN,
     ("POST", ADMIT_PATH): Access.ADMIN,
     ("POST", REVOKE_PATH): Access.ADMIN,
 }

@@ -231,6 +231,7 @@ METRICS = {
     "sync/write_seconds": (
         "with Disk: what engines waited for the version to be in the store; they are not paused meanwhile"
     ),
+    "sync/drain_seconds": "with `async.pauseMode: Wait`: finishing what the engine was sampling",
     "sync/pause_seconds": "each phase: the slowest engine's",
     "sync/init_seconds": "connecting, on the first sync of an engine",
     "sync/start_seconds": "opening the update",

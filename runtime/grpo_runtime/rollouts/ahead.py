@@ -47,7 +47,7 @@ class Outstanding:
         rollouts = tuple(self.group.rollouts)
         found = [
             span.version.step
-            for rollout in rollouts
+            for rollout in (*rollouts, *self.group.begun)
             if isinstance(rollout, Rollout)
             for sequence in rollout.sequences
             for span in sequence.versions
@@ -77,6 +77,8 @@ class AheadOptions:
     total_steps: int
     drops_stale: bool
     """Whether groups that are due are cancelled rather than waited for."""
+    is_planned: bool = False
+    """Whether a step is trained on the next groups in the order of their prompts."""
     max_rounds: int | None
     """With dynamic sampling, how many times promptsPerStep groups are sampled for a step at most; None
     without."""
@@ -239,6 +241,8 @@ class GroupsAhead:
 
     def _chosen(self, step: int) -> list[Outstanding] | None:
         """What the step is trained on; None while it waits. Cancels what it does not wait for."""
+        if self._options.is_planned:
+            return self._planned()
         # with fewer there is nothing to choose, and this is asked for each group that ends
         while len(self._finished) >= self._bound.groups_per_step:
             choice = self._bound.choose(self._finished, self._unfinished, step=step)
@@ -251,12 +255,25 @@ class GroupsAhead:
         if self._options.max_rounds is None:
             return None
         filtered, unfinished = self._ended.filtered, self._unfinished
-        # where none is left to wait for, those that teach something count as well
-        num_sampled = len(filtered) + (0 if unfinished else len(self._finished))
-        is_last_round = num_sampled >= self._options.most_filtered
-        if is_last_round and self._bound.is_kept_by(unfinished, step=step + 1):
+        if self._is_last_round() and self._bound.is_kept_by(unfinished, step=step + 1):
             return list(self._finished) or filtered[: self._bound.groups_per_step]
         return None
+
+    def _planned(self) -> list[Outstanding] | None:
+        """What the step is trained on in the order of the prompts. None was begun on older weights than the
+        one before it, so the bound is kept."""
+        num_groups, filtered = self._bound.groups_per_step, self._ended.filtered
+        planned = self.outstanding[:num_groups]
+        if not set(self._finished).issuperset(planned):
+            return None
+        is_whole = len(planned) == num_groups
+        return planned or filtered[:num_groups] if is_whole or self._is_last_round() else None
+
+    def _is_last_round(self) -> bool:
+        """Whether the step takes what it has. Where none is left to wait for, those that teach something
+        count as well."""
+        num_sampled = len(self._ended.filtered) + (0 if self._unfinished else len(self._finished))
+        return num_sampled >= self._options.most_filtered
 
     def _begin(self) -> Outstanding:
         served = self._step if self._served is None else self._served
@@ -272,7 +289,10 @@ class GroupsAhead:
         """Let what a replay has left fit under the bound. Groups of a step that it could not repeat may be
         too many, and samples of groups that no step was trained on too old."""
         num_too_many = len(self._outstanding) - self._bound.room(0, step=self._num_taken, version=version)
-        newest = sorted(self.outstanding, key=lambda one: (one in self._finished, -one.ordinal))
+        is_planned = self._options.is_planned  # and then finished ones wait for those before them
+        newest = sorted(
+            self.outstanding, key=lambda one: (not is_planned and one in self._finished, -one.ordinal)
+        )
         too_many = newest[: max(0, num_too_many)]
         for one in too_many:
             del self._outstanding[one.ordinal]
@@ -281,13 +301,15 @@ class GroupsAhead:
         for one in self._outstanding.values():
             one.served = version
         # those first that are not whole
-        sampled = [one for one in self.outstanding if any(one.group.rollouts)]
+        sampled = [one for one in self.outstanding if any(one.group.rollouts) or one.group.begun]
         sampled.sort(key=lambda one: (one.group.is_sampled, one.version))
         while sampled and not self._is_kept():
             self._forget_samples(sampled.pop(0))
 
     def _is_kept(self) -> bool:
         """Whether every group can be trained in time."""
+        if self._options.is_planned:
+            return self._bound.is_kept_in_order(self.outstanding, step=self._num_taken)
         return self._bound.is_kept_by(self._outstanding.values(), step=self._num_taken)
 
     def _forget_samples(self, one: Outstanding) -> None:
@@ -323,6 +345,9 @@ class GroupsAhead:
 
     def _take_sample(self, group: Group, sample: int, found: Rollout | GivenUp) -> None:
         """May be called in any thread."""
+        if isinstance(found, Rollout) and found.is_aborted:
+            self._journal.sampled(group, sample, begun=found)
+            return
         group.rollouts[sample] = found
         self._journal.sampled(group, sample)
 

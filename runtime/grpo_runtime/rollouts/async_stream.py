@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from grpo_api.contract.progress import QUEUED, RUNNING, STALENESS
 from grpo_api.contract.run_config import RunConfig
-from grpo_api.v1alpha1.spec.asynchronous import StalePolicy
+from grpo_api.v1alpha1.spec.asynchronous import StalePolicy, TrainedOrder
 from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.data.sampler import PromptSampler
 from grpo_runtime.process.background import LoopThread
@@ -86,6 +86,7 @@ class AsyncStream:
             ),
             total_steps=self.run_config.total_steps,
             drops_stale=asynchronous.stale is StalePolicy.DROP,
+            is_planned=asynchronous.order is TrainedOrder.PLANNED,
             max_rounds=None if dynamic is None else dynamic.max_rounds,
             advantages=self.advantages,
         )

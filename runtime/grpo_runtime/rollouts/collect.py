@@ -34,16 +34,22 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class EngineSource:
-    """The engines: a sample is one request."""
+    """The engines: a sample is one request. With `takes_begun` what is handed over of one is taken, too."""
 
     engines: Engines
+    takes_begun: bool = False
 
     async def sample(self, groups: Sequence[Group], *, take: Take, stays_awake: bool = False) -> None:
         """Make every sample that `groups` miss."""
         places = [(group, sample) for group in groups for sample in group.missing]
+
+        def take_finished(index: int, rollout: Rollout) -> None:
+            if self.takes_begun or not rollout.is_aborted:
+                take(*places[index], rollout)
+
         await self.engines.generate(
             [group.requests[sample] for group, sample in places],
-            on_finished=lambda index, rollout: take(*places[index], rollout),
+            on_finished=take_finished,
             stays_awake=stays_awake,
         )
 

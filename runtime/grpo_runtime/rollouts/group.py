@@ -6,7 +6,7 @@ functions.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -39,8 +39,24 @@ class Group:
 
     def forget_samples(self) -> None:
         """It is as when it was begun."""
+        self.requests = [replace(request, begun=None) for request in self.requests]
         self.rollouts = [None] * len(self.requests)
         self.columns = None
+
+    def go_on_from(self, sample: int, begun: Rollout) -> None:
+        """What is left to make of a sample is what follows these tokens."""
+        requests = list(self.requests)
+        requests[sample] = replace(requests[sample], begun=begun)
+        self.requests, self.rollouts[sample] = requests, None
+
+    @property
+    def begun(self) -> list[Rollout]:
+        """What there is of samples that are not finished, where engines have handed that over."""
+        return [
+            request.begun
+            for request, found in zip(self.requests, tuple(self.rollouts), strict=True)
+            if found is None and request.begun is not None
+        ]
 
     @property
     def is_evaluation(self) -> bool:

@@ -19,7 +19,7 @@ class GenerateRequest:
     completion where that is not sampling.maxTokens. A turn of a conversation has `num_group_tokens`: so many
     of its first tokens are the prompt of its group; None where all are. `stop` are texts that end it, beside
     those of sampling.stop. One that is not trained has `own_parameters`: vLLM's parameters, as JSON, that
-    replace the job's, of which stop and regex do not hold for it.
+    replace the job's, of which stop and regex do not hold for it. One that has `begun` goes on from there.
     """
 
     prompt_ids: tuple[int, ...]
@@ -29,6 +29,7 @@ class GenerateRequest:
     num_group_tokens: int | None = None
     stop: tuple[str, ...] = ()
     own_parameters: str | None = None
+    begun: "Rollout | None" = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,8 @@ class Rollout:
     """One sampled completion.
 
     `rollout_logprobs` are the sampler's, in nats, after temperature, one per completion token.
-    `is_terminated` is False when the completion was cut at the token limit. Of several turns, the tokens of a
+    `is_terminated` is False when the completion was cut at the token limit. One that `is_aborted` is not
+    finished: its engine has handed it over, perhaps without a token. Of several turns, the tokens of a
     completion that no policy sampled, such as what a tool said, are those that `loss_mask` has as False, and
     their logprobs are 0; `versions` leave them out. None means that all were sampled.
 
@@ -115,8 +117,9 @@ class Rollout:
     calls: AgentCalls | None = None
     """Those of the agent that made it; None where none did."""
     sampling_seconds: float | None = field(default=None, compare=False)
-    """From when an engine had the request, the last one that got it, to its answer; None where nobody has
-    measured that."""
+    """From when an engine had the request, the last one that got it, to its answer; of one that was handed
+    over, of all that had it. None where nobody has measured that."""
+    is_aborted: bool = False
 
     def __post_init__(self) -> None:
         assert not any(branch.branches for branch in self.branches), "a branch has branches"
@@ -157,8 +160,9 @@ class GivenUp:
 
 
 OnFinished = Callable[[int, Rollout], None]
-"""Takes a sample as soon as it is finished, with the index of its request. Called in any thread, once for
-each sample; it must not raise."""
+"""Takes a sample as soon as it is finished, with the index of its request, and before that what there is of
+it whenever an engine has handed it over, which is aborted. Called in any thread, with what is finished once
+for each sample; it must not raise."""
 
 
 OnRead = Callable[[], None]

@@ -76,7 +76,11 @@ class StalenessBound:
 
     def is_kept_by(self, groups: Iterable[Aged], *, step: int) -> bool:
         """Whether all of these can be trained in time by the updates after `step` trained steps."""
-        last_steps = sorted(self._last_step(group) for group in groups)
+        return self.is_kept_in_order(sorted(groups, key=self._last_step), step=step)
+
+    def is_kept_in_order(self, groups: Iterable[Aged], *, step: int) -> bool:
+        """Whether they can where they are trained in this order."""
+        last_steps = map(self._last_step, groups)
         return all(place < (last - step + 1) * self.groups_per_step for place, last in enumerate(last_steps))
 
     def _last_step(self, group: Aged) -> int:

@@ -10,7 +10,7 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.rollouts.frames import Frame
 from grpo_runtime.rollouts.interface import AgentCalls, AgentTurn, GenerateRequest, Rollout, VersionSpan
 
-_STOP, _LENGTH = "stop", "length"
+_STOP, _LENGTH, _ABORT = "stop", "length", "abort"
 _BRANCHES = "branches"
 _ARRAYS_OF_A_BRANCH = ("prompt_ids", "token_ids", "logprobs", "loss_mask")
 
@@ -22,18 +22,22 @@ class EngineCall:
     `parameters` are vLLM's of completions, and a call for logprobs has none. Of `n` completions with a seed,
     vLLM draws number i with seed + i. `core` is the one of an engine's cores that is to answer, from 0; None
     leaves it to vLLM. With a `cache_salt` the engine reads cached prefixes only of calls with the same one.
+    The last `num_begun` of its tokens belong to the completion: texts of `stop` may begin in them.
     """
 
     token_ids: Sequence[int]
     parameters: Mapping[str, Any]
     core: int | None = None
     cache_salt: str | None = None
+    num_begun: int = 0
 
     def frame(self) -> Frame:
         """The call as it is sent."""
         header: dict[str, Any] = {"parameters": self.parameters, "core": self.core}
         if self.cache_salt is not None:
             header["cache_salt"] = self.cache_salt
+        if self.num_begun:
+            header["num_begun"] = self.num_begun
         return Frame(header, {"token_ids": _ids(self.token_ids)})
 
     @classmethod
@@ -43,11 +47,21 @@ class EngineCall:
         cache_salt = header.get("cache_salt")
         if cache_salt is not None and not isinstance(cache_salt, str):
             raise TypeError(f"the cache salt {cache_salt!r} is no text")
-        return cls(_read_ids(frame), dict(header["parameters"]), core=header["core"], cache_salt=cache_salt)
+        token_ids, num_begun = _read_ids(frame), header.get("num_begun", 0)
+        if not (isinstance(num_begun, int) and 0 <= num_begun <= len(token_ids)):
+            raise ValueError(f"{num_begun!r} of {len(token_ids)} tokens cannot belong to the completion")
+        return cls(
+            token_ids,
+            dict(header["parameters"]),
+            core=header["core"],
+            cache_salt=cache_salt,
+            num_begun=num_begun,
+        )
 
 
 def request_frame(request: GenerateRequest) -> Frame:
-    """One completion to sample."""
+    """One completion to sample, for a colocated engine, which goes on with none."""
+    assert request.begun is None, "a colocated engine samples whole completions"
     header = {
         "seed": request.seed,
         "is_evaluation": request.is_evaluation,
@@ -70,7 +84,7 @@ def completion_frame(rollout: Rollout) -> Frame:
     assert not rollout.branches, "an episode of several sequences is written by episode_frame"
     header = {
         "versions": [[str(span.version), span.start, span.end] for span in rollout.versions],
-        "finish_reason": _STOP if rollout.is_terminated else _LENGTH,
+        "finish_reason": _finish_reason(rollout),
         "engine": rollout.engine,
     }
     arrays: dict[str, array[Any]] = {
@@ -85,7 +99,7 @@ def completion_frame(rollout: Rollout) -> Frame:
 def read_completion(frame: Frame, *, prompt_ids: tuple[int, ...]) -> Rollout:
     """The completion in a frame. Raises KeyError, TypeError or ValueError for a frame that holds none."""
     header, mask = frame.header, frame.arrays.get("loss_mask")
-    if header["finish_reason"] not in (_STOP, _LENGTH):
+    if header["finish_reason"] not in (_STOP, _LENGTH, _ABORT):
         raise ValueError(f"a completion was ended by {header['finish_reason']}")
     return Rollout(
         prompt_ids=prompt_ids,
@@ -95,6 +109,7 @@ def read_completion(frame: Frame, *, prompt_ids: tuple[int, ...]) -> Rollout:
         is_terminated=header["finish_reason"] == _STOP,
         engine=header["engine"],
         loss_mask=None if mask is None else tuple(bool(is_sampled) for is_sampled in mask),
+        is_aborted=header["finish_reason"] == _ABORT,
     )
 
 
@@ -160,6 +175,12 @@ def logprobs_frame(logprobs: Sequence[float]) -> Frame:
 def read_logprobs(frame: Frame) -> list[float]:
     """The logprobs in a frame. Raises KeyError for a frame that holds none."""
     return frame.arrays["logprobs"].tolist()
+
+
+def _finish_reason(rollout: Rollout) -> str:
+    if rollout.is_aborted:
+        return _ABORT
+    return _STOP if rollout.is_terminated else _LENGTH
 
 
 def _ids(token_ids: Sequence[int]) -> "array[Any]":

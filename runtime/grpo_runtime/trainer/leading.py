@@ -113,8 +113,10 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
             position.at("starts or connects the engines")
             engines = connect(settings)
             keep_alive.append(engines)
+            asynchronous = run_config.asynchronous
+            takes_begun = asynchronous is not None and asynchronous.journal_segments
             try:
-                async with thread.entered(_source(maker, engines)) as source:
+                async with thread.entered(_source(maker, engines, takes_begun=takes_begun)) as source:
                     coordinator = Coordinator(
                         run_config=run_config,
                         attempt=settings.attempt,
@@ -184,13 +186,15 @@ async def _started_maker(
 
 
 @asynccontextmanager
-async def _source(maker: RolloutFunction | Environments | None, engines: Engines) -> AsyncIterator[Source]:
-    """Where samples come from."""
+async def _source(
+    maker: RolloutFunction | Environments | None, engines: Engines, *, takes_begun: bool
+) -> AsyncIterator[Source]:
+    """Where samples come from; `takes_begun` as in `EngineSource`."""
     if isinstance(maker, Environments):
         async with maker.over(engines) as source:
             yield source
     else:
-        yield EngineSource(engines) if maker is None else maker.over(engines)
+        yield EngineSource(engines, takes_begun=takes_begun) if maker is None else maker.over(engines)
 
 
 def _open_journal(context: RankContext) -> Journal | AsyncJournal | NoJournal:

@@ -31,7 +31,7 @@ def flat(*positions: dict[int, float] | None) -> FlatLogprobs:
     return logprobs
 
 
-def output(token_ids: list[int], logprobs: FlatLogprobs, **fields: Any) -> CompletionOutput:
+def output(token_ids: list[int], logprobs: FlatLogprobs | None, **fields: Any) -> CompletionOutput:
     return CompletionOutput(
         index=0,
         text="",
@@ -67,8 +67,16 @@ def test_a_completion_has_the_logprob_of_each_of_its_tokens(reason: str, is_term
 
 
 def test_a_completion_that_vllm_gave_up_is_an_error() -> None:
-    with pytest.raises(EngineError, match="ended a completion by abort"):
-        rollout(output([7], flat({7: -0.25}), finish_reason="abort"))
+    with pytest.raises(EngineError, match="ended a completion by error"):
+        rollout(output([7], flat({7: -0.25}), finish_reason="error"))
+
+
+def test_of_a_completion_that_vllm_aborted_there_is_what_was_sampled() -> None:
+    found = rollout(output([7], flat({7: -0.25}), finish_reason="abort"))
+    assert (found.is_aborted, found.is_terminated, found.completion_ids) == (True, False, (7,))
+    # before its first token it has neither logprobs nor versions
+    nothing = rollout(output([], None, finish_reason="abort", weight_versions=None))
+    assert (nothing.is_aborted, nothing.completion_ids, nothing.versions) == (True, (), ())
 
 
 @pytest.mark.parametrize(

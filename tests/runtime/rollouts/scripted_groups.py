@@ -3,9 +3,11 @@ the test says."""
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.data.prompt import Prompt
+from grpo_runtime.engines.fleet.engine_calls import joined
 from grpo_runtime.rewards.chunk import Column
 from grpo_runtime.rewards.types import OpenCalls
 from grpo_runtime.rollouts.collect import Take
@@ -27,15 +29,19 @@ def group_of(ordinal: int, *, step: int, size: int = GROUP_SIZE) -> Group:
 
 class ScriptedSource:
     """Samples of a group are finished when the test says so; their tokens come of their seeds. `version` is
-    that of the engines, and `sampled` are the seeds it was asked for."""
+    that of the engines, `sampled` are the seeds of what is finished, and `went_on_from` has the tokens with
+    which the groups asked for had begun, by seed."""
 
     def __init__(self, *, attempt: int = 1) -> None:
         self.version = 0
         self.sampled: list[int] = []
+        self.went_on_from: dict[int, tuple[int, ...]] = {}
         self._attempt = attempt
         self._open: dict[int, asyncio.Future[None]] = {}
         self._takes: dict[int, tuple[Group, Take]] = {}
         self._begun_with: dict[int, int] = {}
+        self._begun: dict[int, Rollout | None] = {}
+        """What there is of a sample, by its seed."""
 
     @property
     def open(self) -> list[int]:
@@ -51,6 +57,10 @@ class ScriptedSource:
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._open[group.number], self._takes[group.number] = ended, (group, take)
         self._begun_with[group.number] = self.version
+        for sample in group.missing:
+            request = group.requests[sample]
+            self.went_on_from[request.seed] = request.begun.completion_ids if request.begun else ()
+            self._begun[request.seed] = request.begun
         try:
             await ended
         finally:
@@ -61,17 +71,28 @@ class ScriptedSource:
         that engines have now."""
         group, take = self._takes[ordinal]
         sample = group.missing[0]
-        request = group.requests[sample]
-        versions = sorted({self._begun_with[ordinal], self.version})
-        spans = tuple(
-            VersionSpan(PolicyVersion(self._attempt, version), start, start + 1)
-            for start, version in enumerate(versions)
-        )
-        self.sampled.append(request.seed)
-        tokens = (request.seed % 2**31,) * len(spans)
-        take(
-            group, sample, Rollout(request.prompt_ids, tokens, (-0.5,) * len(spans), spans, True, "scripted")
-        )
+        self.sampled.append(group.requests[sample].seed)
+        take(group, sample, self._rollout(group, sample))
+
+    def hand_over_one_sample(self, ordinal: int) -> None:
+        """An engine hands over what it has of the first missing sample of a group."""
+        group, take = self._takes[ordinal]
+        sample = group.missing[0]
+        begun = replace(self._rollout(group, sample), is_terminated=False, is_aborted=True)
+        self._begun[group.requests[sample].seed] = begun
+        take(group, sample, begun)
+
+    def _rollout(self, group: Group, sample: int) -> Rollout:
+        request, begun = group.requests[sample], self._begun.get(group.requests[sample].seed)
+        rollout = Rollout(request.prompt_ids, (), (), (), True, "scripted")
+        for version in sorted({self._begun_with[group.number], self.version}):
+            tokens = (request.seed % 2**31,)
+            span = VersionSpan(PolicyVersion(self._attempt, version), 0, 1)
+            begun = joined(
+                begun, replace(rollout, completion_ids=tokens, rollout_logprobs=(-0.5,), versions=(span,))
+            )
+        assert begun is not None
+        return begun
 
     def give_up_one_sample(self, ordinal: int) -> None:
         """Each try to make the first missing sample of a group has failed."""

@@ -118,6 +118,8 @@ class Run:
     is_whole: bool = True
     """Whether nothing is lost but what a kill loses."""
     num_replayed: int = 0
+    num_went_on: int = 0
+    """Samples that went on from what an attempt before had of them."""
     reported_syncs: list[int] = field(default_factory=list)
     """Versions of the weight syncs that steps have the reports of."""
 
@@ -164,7 +166,7 @@ class Run:
             advantages=AdvantageOptions(group_size=GROUP_SIZE, weights=(1.0,)),
         )
         durable = self._sizes()
-        on_disk = self._seeds_on_disk()
+        on_disk, begun_on_disk = self._seeds_on_disk(), self._begun_on_disk()
         left = num_events if num_events is not None else 10**9
         num_idle, failing = 0, self.draw.choice([0.05, 0.2])
 
@@ -179,6 +181,8 @@ class Run:
                 ordinal, chance = self.draw.choice(source.open), self.draw.random()
                 if chance < failing:
                     source.fail(ordinal)
+                elif asynchronous.journal_segments and chance > 0.7:
+                    source.hand_over_one_sample(ordinal)
                 elif chance < 0.5:
                     source.finish(ordinal)
                 elif source.num_missing(ordinal) > 1:
@@ -214,6 +218,10 @@ class Run:
             self.num_replayed += len(reporter.replayed)
             again = on_disk.intersection(source.sampled) - journal.forgotten
             assert not again or not self.is_whole, "a sample that is on disk, and not too old, is made again"
+            for seed, num_tokens in begun_on_disk.items():
+                if self.is_whole and seed not in journal.forgotten and seed in source.went_on_from:
+                    self.num_went_on += 1
+                    assert len(source.went_on_from[seed]) == num_tokens, "what is on disk is sampled again"
             await stream.close()
             journal.close()
             self._lose_what_is_not_durable(durable)
@@ -253,8 +261,22 @@ class Run:
             os.truncate(path, self.draw.randint(least, path.stat().st_size))
 
     def _seeds_on_disk(self) -> set[int]:
-        frames = [frame for path in self._files() for frame in decode_frames(path.read_bytes())[0]]
-        return {frame.header["seed"] for frame in frames if frame.header["kind"] == "generated"}
+        return {seed for seed, num_begun in self._samples_on_disk().items() if num_begun is None}
+
+    def _begun_on_disk(self) -> dict[int, int]:
+        """By seed the tokens that there are of samples that are not finished."""
+        return {seed: num_begun for seed, num_begun in self._samples_on_disk().items() if num_begun}
+
+    def _samples_on_disk(self) -> dict[int, int | None]:
+        """By seed how many tokens there are of a sample; None where it is finished."""
+        frames = [frame for path in sorted(self._files()) for frame in decode_frames(path.read_bytes())[0]]
+        return {
+            frame.header["seed"]: len(frame.arrays["token_ids"])
+            if frame.header["finish_reason"] == "abort"
+            else None
+            for frame in frames
+            if frame.header["kind"] == "generated"
+        }
 
 
 def config_of(**asynchronous: Any) -> RunConfig:
@@ -276,14 +298,16 @@ def config_of(**asynchronous: Any) -> RunConfig:
         {"maxStaleness": 2, "syncEverySteps": 2},
         {"maxStaleness": 4, "stale": "Drop"},
         {"maxStaleness": 2, "algorithm": {"dynamicSampling": {"maxRounds": 4}}},
+        {"maxStaleness": 3, "order": "Planned"},
+        {"maxStaleness": 2, "pauseMode": "Abort", "journalSegments": True},
     ],
-    ids=["1", "2 every 2", "4 drop", "2 dynamic"],
+    ids=["1", "2 every 2", "4 drop", "2 dynamic", "3 planned", "2 segments"],
 )
 async def test_a_run_killed_at_any_moment_trains_the_same_groups_again_and_loses_none(
     tmp_path: Path, tokenizer: Any, asynchronous: dict[str, Any]
 ) -> None:
     config = config_of(**asynchronous)
-    num_replayed = 0
+    num_replayed = num_went_on = 0
     for seed in range(12):
         draw = random.Random(seed)
         teaches = [draw.random() < 0.7 for _ in range(1000)]
@@ -304,8 +328,11 @@ async def test_a_run_killed_at_any_moment_trains_the_same_groups_again_and_loses
         assert max(one.staleness for one in run.steps.values()) <= config.asynchronous.max_staleness
         used = [ordinal for one in run.steps.values() for ordinal in one.ordinals[0]]
         assert len(set(used)) == len(used), "a prompt was trained twice"
+        assert config.asynchronous.order != "Planned" or used == sorted(used)
         num_replayed += run.num_replayed
+        num_went_on += run.num_went_on
     assert num_replayed > 10
+    assert bool(num_went_on) == config.asynchronous.journal_segments
 
 
 async def test_every_weight_sync_is_reported_by_a_step_once_it_has_ended(

@@ -83,9 +83,9 @@ def test_no_engine_answers_with_an_episode_of_several_sequences() -> None:
 
 
 def test_a_call_of_an_engine_comes_as_it_was() -> None:
-    for core, salt in ((None, None), (1, "1.3")):
+    for core, salt, num_begun in ((None, None, 0), (1, "1.3", 1)):
         parameters = {"seed": 2**63 - 1, "top_p": 0.1, "stop": ["</s>"]}
-        call = EngineCall((1, 2), parameters, core=core, cache_salt=salt)
+        call = EngineCall((1, 2), parameters, core=core, cache_salt=salt, num_begun=num_begun)
         [frame] = sent(call.frame())
         assert EngineCall.of(frame) == call
 
@@ -95,6 +95,21 @@ def test_a_cache_salt_that_is_no_text_makes_a_frame_no_call() -> None:
     frame.header["cache_salt"] = 3
     with pytest.raises(TypeError, match="salt 3 is no text"):
         EngineCall.of(frame)
+
+
+@pytest.mark.parametrize("num_begun", [-1, 3, "1", 1.0])
+def test_no_more_tokens_than_there_are_belong_to_the_completion_of_a_call(num_begun: object) -> None:
+    frame = EngineCall((1, 2), {}).frame()
+    frame.header["num_begun"] = num_begun
+    with pytest.raises(ValueError, match="of 2 tokens cannot belong"):
+        EngineCall.of(frame)
+
+
+def test_what_was_handed_over_of_a_completion_comes_as_it_was_also_without_a_token() -> None:
+    begun = replace(ROLLOUTS[0], is_terminated=False, is_aborted=True)
+    nothing = replace(begun, completion_ids=(), rollout_logprobs=(), versions=())
+    found = sent(*map(completion_frame, (begun, nothing)))
+    assert read_completions(found, of=[REQUESTS[0]] * 2) == [begun, nothing]
 
 
 def test_logprobs_that_are_no_numbers_come_too() -> None:
@@ -107,7 +122,7 @@ def test_logprobs_that_are_no_numbers_come_too() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"finish_reason": "abort"},
+        {"finish_reason": "error"},
         {"versions": [["1.3", 0]]},
         {"versions": [["latest", 0, 2]]},
         {"versions": 3},

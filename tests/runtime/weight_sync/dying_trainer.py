@@ -21,7 +21,7 @@ async def main(model_dir: Path, port: int, attempt: int) -> None:
     tokens = Tokens(data=os.environ["DATA_TOKEN"], admin=os.environ["ADMIN_TOKEN"])
     async with open_session() as session:
         client = EngineClient(session, Address("127.0.0.1", port), tokens=tokens, attempt=attempt)
-        await client.pause(timeout_seconds=10)
+        await client.pause(mode="keep", clears_cache=True, timeout_seconds=10)
         channel = HttpChannel(client, timeout_seconds=10)
         sender = OneEngineSender("gloo", channel, timeout_seconds=10)
         await sender.init()

@@ -173,7 +173,7 @@ async def test_an_update_left_open_by_an_earlier_trainer_is_ended_by_the_next(
 ) -> None:
     first, second = next(attempts), next(attempts)
     client = client_of(engine, session, attempt=first)
-    await client.pause(timeout_seconds=10)
+    await client.pause(mode="keep", clears_cache=True, timeout_seconds=10)
     await client.weight_verb("/start_weight_update", {}, timeout_seconds=10)
 
     sync = sync_of(client_of(engine, session, attempt=second))

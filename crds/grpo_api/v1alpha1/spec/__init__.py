@@ -7,7 +7,7 @@ a RunConfig of them.
 """
 
 from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec, DynamicSamplingSpec, OptimizerSpec, Schedule
-from grpo_api.v1alpha1.spec.asynchronous import AsyncSpec, StalePolicy
+from grpo_api.v1alpha1.spec.asynchronous import AsyncSpec, KvCache, PauseMode, StalePolicy, TrainedOrder
 from grpo_api.v1alpha1.spec.checkpoint import CheckpointSpec, ResumeFromSpec, ResumeLoad
 from grpo_api.v1alpha1.spec.colocated import ColocatedExecutor, ColocatedSpec
 from grpo_api.v1alpha1.spec.dataset import DatasetSpec, EvalSpec
@@ -99,12 +99,14 @@ __all__ = [
     "ImportanceCorrectionSpec",
     "KLEstimator",
     "KLSpec",
+    "KvCache",
     "LoraSpec",
     "LossType",
     "McpServerSpec",
     "Mode",
     "ModelSpec",
     "OptimizerSpec",
+    "PauseMode",
     "PodTopologySpec",
     "RatioLevel",
     "RefSyncSpec",
@@ -127,6 +129,7 @@ __all__ = [
     "TopologySpec",
     "TrackerName",
     "TrackerSpec",
+    "TrainedOrder",
     "TrainerSpec",
     "TrainerStrategy",
     "TrustRegionMaskSpec",

@@ -8,8 +8,10 @@ from pydantic import Field
 from grpo_api.model import NOT_STORED, ApiModel
 from grpo_api.rule import rule
 from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec
+from grpo_api.v1alpha1.spec.environments import EnvironmentSpec
 from grpo_api.v1alpha1.spec.loss import ImportanceCorrectionMode
 from grpo_api.v1alpha1.spec.rollout import RolloutSpec
+from grpo_api.v1alpha1.spec.sampling import SamplingSpec
 
 
 class StalePolicy(StrEnum):
@@ -17,6 +19,28 @@ class StalePolicy(StrEnum):
 
     WAIT = "Wait"
     DROP = "Drop"
+
+
+class PauseMode(StrEnum):
+    """What happens to completions that are being sampled when an engine gets new weights."""
+
+    KEEP = "Keep"
+    WAIT = "Wait"
+    ABORT = "Abort"
+
+
+class KvCache(StrEnum):
+    """What becomes of the keys and values of completions that go on with new weights."""
+
+    RECOMPUTE = "Recompute"
+    KEEP = "Keep"
+
+
+class TrainedOrder(StrEnum):
+    """Which of the groups that are sampled ahead a step is trained on."""
+
+    FINISHED = "Finished"
+    PLANNED = "Planned"
 
 
 @rule(
@@ -42,10 +66,50 @@ def sync_is_within_the_bound(max_staleness: int, sync_every_steps: int) -> bool:
     return max_staleness < 1 or sync_every_steps <= max_staleness
 
 
+@rule(
+    cel="!has(self.kvCache) || self.kvCache != 'Keep' || !has(self.pauseMode) || self.pauseMode == 'Keep'",
+    sentence="async.kvCache Keep needs pauseMode Keep: what Abort hands over is computed anew, and with Wait "
+    "nothing is left: remove one of them",
+    field=".kvCache",
+)
+def cache_is_kept_in_its_engine(kv_cache: KvCache, pause_mode: PauseMode) -> bool:
+    """Only what an engine has not let go has keys and values."""
+    return kv_cache is not KvCache.KEEP or pause_mode is PauseMode.KEEP
+
+
+@rule(
+    cel="!has(self.journalSegments) || !self.journalSegments "
+    "|| (has(self.pauseMode) && self.pauseMode == 'Abort')",
+    sentence="async.journalSegments needs pauseMode Abort, with which engines hand over completions: set it, "
+    "or remove journalSegments",
+    field=".journalSegments",
+)
+def segments_are_handed_over(journal_segments: bool, pause_mode: PauseMode) -> bool:
+    """In the other modes a completion is in its engine until it is finished."""
+    return not journal_segments or pause_mode is PauseMode.ABORT
+
+
+@rule(
+    cel="!has(self.order) || self.order != 'Planned' || !has(self.stale) || self.stale != 'Drop'",
+    sentence="async.order Planned trains every group, and stale Drop leaves out those that take long: remove "
+    "one of them",
+    field=".order",
+)
+def planned_groups_are_not_dropped(order: TrainedOrder, stale: StalePolicy) -> bool:
+    """A group that is dropped has no turn."""
+    return order is not TrainedOrder.PLANNED or stale is not StalePolicy.DROP
+
+
 class AsyncSpec(ApiModel):
     """How far sampling may run ahead of training."""
 
-    rules = (staleness_is_allowed, sync_is_within_the_bound)
+    rules = (
+        staleness_is_allowed,
+        sync_is_within_the_bound,
+        cache_is_kept_in_its_engine,
+        segments_are_handed_over,
+        planned_groups_are_not_dropped,
+    )
 
     max_staleness: Annotated[int, Field(ge=0, le=1000)]
     """How many steps old a completion may be when it is trained, at least 1. Its age is the number of steps
@@ -58,6 +122,19 @@ class AsyncSpec(ApiModel):
     """What happens to completions that would become too old while they are sampled. With `Wait` (the default)
     the trainer waits for them. With `Drop` they are cancelled, and other prompts are sampled instead, so that
     long completions are trained less often than short ones."""
+    pause_mode: Annotated[PauseMode, NOT_STORED] = PauseMode.KEEP
+    """What happens to completions that are being sampled when their engine gets new weights. With `Keep` (the
+    default) they go on in it. With `Wait` it finishes them before, and begins no others. With `Abort` it
+    hands them over, and any engine goes on from their tokens."""
+    kv_cache: Annotated[KvCache, NOT_STORED] = KvCache.RECOMPUTE
+    """With pauseMode Keep: whether the new weights compute keys and values of the tokens so far anew,
+    `Recompute` (the default), or take those of the old ones, `Keep`: faster, and exact for neither."""
+    order: Annotated[TrainedOrder, NOT_STORED] = TrainedOrder.FINISHED
+    """Which groups a step is trained on: those that finished first, `Finished` (the default), so that short
+    completions come sooner than long ones, or the next in the order of their prompts, `Planned`."""
+    journal_segments: Annotated[bool, NOT_STORED] = False
+    """With pauseMode Abort: whether the journal has what is handed over, too, so that a restart goes on from
+    there. Defaults to false."""
 
 
 # Rules across sections
@@ -72,6 +149,24 @@ class AsyncSpec(ApiModel):
 def async_has_rollout(asynchronous: AsyncSpec | None, rollout: RolloutSpec | None) -> bool:
     """Colocated engines and their trainer take turns on the same hardware."""
     return asynchronous is None or rollout is not None
+
+
+@rule(
+    cel="!has(self.async) || !has(self.async.journalSegments) || !self.async.journalSegments "
+    "|| !(has(self.environments) || has(self.sampling.rolloutFunction))",
+    sentence="async.journalSegments is for completions of one turn: remove it, or environments and "
+    "sampling.rolloutFunction, of which the journal has whole completions",
+    field=".async.journalSegments",
+)
+def segments_are_of_one_turn(
+    asynchronous: AsyncSpec | None,
+    environments: tuple[EnvironmentSpec, ...] | None,
+    sampling: SamplingSpec,
+) -> bool:
+    """What an agent or a function holds of a completion ends with its process."""
+    if asynchronous is None or not asynchronous.journal_segments:
+        return True
+    return environments is None and sampling.rollout_function is None
 
 
 @rule(

@@ -12,6 +12,7 @@ from grpo_api.v1alpha1.spec.asynchronous import (
     async_has_rollout,
     batch_is_trained_once,
     older_tokens_are_corrected,
+    segments_are_of_one_turn,
 )
 from grpo_api.v1alpha1.spec.colocated import (
     actor_finds_all_weights,
@@ -190,6 +191,7 @@ class GRPOJobSpec(RunSections):
         async_has_rollout,
         older_tokens_are_corrected,
         batch_is_trained_once,
+        segments_are_of_one_turn,
         engine_topology_has_pods,
     )
 

@@ -5,6 +5,7 @@ it serves; one that is lost is left out, and its requests go to others.
 """
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 
 from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
-from grpo_api.v1alpha1.spec import SamplingSpec
+from grpo_api.v1alpha1.spec import PauseMode, SamplingSpec
 from grpo_runtime.engines.fleet import membership
 from grpo_runtime.engines.fleet.dispatch import Dispatch, DispatchLimits
 from grpo_runtime.engines.fleet.engine_calls import (
@@ -32,6 +33,7 @@ from grpo_runtime.engines.fleet.roster import Roster
 from grpo_runtime.engines.fleet.settings import FleetSettings
 from grpo_runtime.engines.fleet.syncer import FleetSyncer
 from grpo_runtime.rollouts.interface import (
+    EngineError,
     EngineGoneError,
     EngineTimeoutError,
     FailedSyncs,
@@ -49,6 +51,12 @@ from grpo_runtime.weight_sync.source import WeightSource
 
 log = logging.getLogger(__name__)
 
+_HAND_OVER_SECONDS = 3.0
+"""How long requests of a hung engine wait for what it has sampled of them."""
+_OF_WHOLE_COMPLETIONS = ("structured_outputs", "presence_penalty", "frequency_penalty")
+"""Of vLLM's parameters those for which it makes a difference where the prompt ends and the completion
+begins."""
+
 
 class FleetCore:
     """`Engines` over HTTP. Made inside the event loop it is used in; looks for engines at once."""
@@ -57,7 +65,8 @@ class FleetCore:
         self.num_stale_answers = 0
         """Completions thrown away because weights had sampled them that may not."""
         self.num_recomputed_tokens = 0
-        """Tokens that engines computed again because weights changed within a completion."""
+        """Tokens that engines computed again because weights changed within a completion, or another engine
+        went on with it."""
         self._settings = settings
         # taken once, so that the date at which an engine was found hung is the same in every report
         self._clock_offset = time.time() - time.monotonic()
@@ -71,6 +80,7 @@ class FleetCore:
             workers_per_engine=settings.workers_per_engine,
             cores_per_engine=settings.cores_per_engine,
             is_asynchronous=settings.is_asynchronous,
+            pause=settings.pause,
         )
         limits = DispatchLimits(
             max_in_flight=settings.max_in_flight,
@@ -89,6 +99,11 @@ class FleetCore:
     def num_resent(self) -> int:
         """Samples asked of another engine because the first one failed or was lost."""
         return self._dispatch.num_resent
+
+    @property
+    def num_handed_over(self) -> int:
+        """How often a sample went on from the tokens that an engine had handed over."""
+        return self._dispatch.num_handed_over
 
     @property
     def num_lost(self) -> int:
@@ -214,6 +229,29 @@ class FleetCore:
         """Return at the next change of the fleet, or after the timeout."""
         await self._roster.changed(timeout_seconds=timeout_seconds)
 
+    @property
+    def _hands_over(self) -> bool:
+        return self._settings.pause.mode is PauseMode.ABORT
+
+    def goes_on(self, bundle: Bundle) -> bool:
+        """With pauseMode Abort, but not what an evaluation measures by one version, nor what is sampled by
+        more than the tokens so far."""
+        own = json.loads(bundle.own_parameters or "{}")
+        is_free = own.keys().isdisjoint(_OF_WHOLE_COMPLETIONS)
+        return self._hands_over and is_free and not bundle.is_evaluation
+
+    async def hand_over(self, key: str) -> None:
+        """Let a hung engine answer with what it has sampled: its server may live without its core."""
+        member = self._roster.find(key)
+        if member is None or not member.why_hung:
+            return
+        try:
+            async with asyncio.timeout(_HAND_OVER_SECONDS):
+                await self._roster.client(member).hand_over(timeout_seconds=_HAND_OVER_SECONDS)
+                await self._roster.wait_until_answered(key)
+        except (EngineError, TimeoutError) as error:
+            log.warning("engine %s hands over nothing: %s", member.label, error or "it answers too late")
+
     async def sample(self, member: Member, bundle: Bundle) -> list[Rollout]:
         """The completions of a bundle by one engine, with the newest weights; in asynchronous training those
         to train on may begin with older ones, but with none before those of `member`.
@@ -225,17 +263,20 @@ class FleetCore:
         # the weights before, whose completions may go on, must leave nothing in the cache for this one
         cache_salt = str(member.version) if settings.is_asynchronous else None
         call = sampling_call(bundle, sampling=sampling, cache_salt=cache_salt)
-        limits = AnswerLimits(bundle.max_tokens or sampling.max_tokens, self._vocab_size)
+        max_tokens = (bundle.max_tokens or sampling.max_tokens) - len(bundle.begun_ids)
+        limits = AnswerLimits(max_tokens, self._vocab_size)
         max_bytes = limits.max_bytes(num_samples=bundle.num_samples)
         # no deadline: how long a completion takes is the user's choice, and the watcher sees
         # an engine that is dead or hung
         with self._roster.sampling(member.instance):
             client = self._roster.client(member)
             answer = await client.sample(call, max_bytes=max_bytes)
-        # in a thread, because it may be large
-        rollouts = await asyncio.to_thread(
-            read_rollouts, answer, bundle=bundle, engine=member.label, limits=limits
-        )
+            # in a thread, because it may be large
+            rollouts = await asyncio.to_thread(
+                read_rollouts, answer, bundle=bundle, engine=member.label, limits=limits
+            )
+        if not self._hands_over and any(rollout.is_aborted for rollout in rollouts):
+            raise BadAnswerError(f"engine {member.label} ended a completion by abort")
         oldest = newest if bundle.is_evaluation else member.version
         try:
             require_versions(rollouts, allowed=self._allowed(oldest, is_evaluation=bundle.is_evaluation))
@@ -244,7 +285,10 @@ class FleetCore:
             raise
         if settings.is_asynchronous:
             await self._wait_until_verified(member, rollouts)
-            self.num_recomputed_tokens += sum(map(num_recomputed, rollouts))
+            if not settings.pause.keeps_cache:
+                self.num_recomputed_tokens += sum(map(num_recomputed, rollouts))
+            if bundle.begun is not None:
+                self.num_recomputed_tokens += len(bundle.prompt_ids) + len(bundle.begun_ids)
         return rollouts
 
     def _allowed(self, oldest: PolicyVersion | None, *, is_evaluation: bool) -> Sequence[PolicyVersion]:
@@ -266,7 +310,11 @@ class FleetCore:
     async def _wait_until_verified(self, member: Member, rollouts: Sequence[Rollout]) -> None:
         """Return once the engine is verified with all weights that sampled its answer. Between those there is
         a moment in which it samples. Raises BadAnswerError when the verification fails."""
-        last = max(rollout.versions[-1].version for rollout in rollouts)
+        found_versions = [rollout.versions[-1].version for rollout in rollouts if rollout.versions]
+        if not found_versions or (member.version is not None and max(found_versions) <= member.version):
+            # verified before it was asked, also where it has been found hung since
+            return
+        last = max(found_versions)
         while True:
             found = self._roster.find(member.instance)
             if found is None or found.version is None or not membership.will_answer(found):
@@ -314,6 +362,11 @@ class EngineWorker:
         self.key = member.instance
         self._fleet = fleet
         self._member = member
+
+    def may_take(self, bundle: Bundle) -> bool:
+        """Whether its weights are no older than those that sampled what the bundle has begun."""
+        begun, version = bundle.begun, self._member.version
+        return begun is None or (version is not None and version >= begun.versions[-1].version)
 
     async def sample(self, bundle: Bundle) -> list[Rollout]:
         """Its completions, with weights that may sample them or not at all."""

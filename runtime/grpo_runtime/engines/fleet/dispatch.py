@@ -1,16 +1,18 @@
-"""Gives requests to engines, and gives them to another engine when one is lost.
+"""Gives requests to engines, and gives them to another engine when one is lost or hands them over.
 
 A request carries its seed, so that sampling it twice gives the same completion. Requests come in bundles,
-each of which is one call of an engine.
+each of which is one call of an engine. A completion that an engine hands over is a bundle of its own from
+then on.
 """
 
 import asyncio
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any, Protocol
 
-from grpo_runtime.engines.fleet.engine_calls import BadAnswerError, Bundle
+from grpo_runtime.engines.fleet.engine_calls import BadAnswerError, Bundle, joined
 from grpo_runtime.engines.fleet.engine_client import EngineRefusedError
 from grpo_runtime.rollouts.interface import (
     EngineError,
@@ -23,6 +25,9 @@ from grpo_runtime.rollouts.interface import (
 
 MAX_ENGINES_PER_REQUEST = 5
 """A request that failed so often is itself the cause."""
+MOST_EMPTY_IN_A_ROW = 16
+"""A request that was handed over so often without one more token counts as failed. An engine hands over what
+waits in it, too, and by then the request is the first of those that wait here."""
 NUM_REMEMBERED_PROMPTS = 4096
 """Of so many prompts it is known which engine has them."""
 
@@ -33,8 +38,13 @@ class Worker(Protocol):
     @property
     def key(self) -> str: ...
 
+    def may_take(self, bundle: Bundle) -> bool:
+        """Whether it may go on with what the bundle has begun: not with older weights."""
+        ...
+
     async def sample(self, bundle: Bundle) -> list[Rollout]:
-        """All of a bundle's completions, in order. Raises EngineError or BadAnswerError."""
+        """All of a bundle's completions, in order, some perhaps aborted. Raises EngineError or
+        BadAnswerError."""
         ...
 
 
@@ -51,6 +61,16 @@ class WorkerSource(Protocol):
 
     def mark_unhealthy(self, key: str, error: Exception) -> None:
         """Note that an engine failed. It is given no work until it has been looked at."""
+        ...
+
+    def goes_on(self, bundle: Bundle) -> bool:
+        """Whether completions of the bundle that an engine hands over go on from their tokens. Others are
+        sampled anew."""
+        ...
+
+    async def hand_over(self, key: str) -> None:
+        """Let an engine that is lost answer with what it has sampled, if it still can. Returns when it has,
+        or after a while."""
         ...
 
     async def changed(self, *, timeout_seconds: float) -> None:
@@ -70,30 +90,20 @@ class DispatchLimits:
 
 @dataclass(eq=False)
 class _Work:
-    """The bundles of one call of `run`, and what has become of each by its index."""
+    """The samples of one call of `run`, and what has become of each by its number."""
 
-    bundles: Sequence[Bundle]
+    num_samples: int
     on_finished: OnFinished | None
     ended: asyncio.Future[None]
-    """Done when every bundle is answered; has the error of work that cannot be done."""
-    results: dict[int, list[Rollout]] = field(default_factory=dict)
-    failures: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
-    """What engines answered instead of it."""
+    """Done when every sample is there; has the error of work that cannot be done."""
+    results: dict[int, Rollout] = field(default_factory=dict)
 
-    def num_samples(self) -> int:
-        return sum(bundle.num_samples for bundle in self.bundles)
-
-    def num_done(self) -> int:
-        return sum(self.bundles[index].num_samples for index in list(self.results))
-
-    def take(self, index: int, rollouts: list[Rollout]) -> None:
-        """The answer for a bundle."""
-        self.results[index] = rollouts
+    def take(self, number: int, rollout: Rollout) -> None:
+        """A sample is finished."""
+        self.results[number] = rollout
         if self.on_finished is not None:
-            first = sum(bundle.num_samples for bundle in self.bundles[:index])
-            for number, rollout in enumerate(rollouts, start=first):
-                self.on_finished(number, rollout)
-        if len(self.results) == len(self.bundles):
+            self.on_finished(number, rollout)
+        if len(self.results) == self.num_samples:
             self.end(None)
 
     def end(self, error: Exception | None) -> None:
@@ -106,8 +116,17 @@ class _Work:
             self.ended.set_exception(error)
 
 
-_Piece = tuple[_Work, int]
-"""A work, and the index of one of its bundles."""
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """A bundle of a work. Its samples are those of the work from number `first` on."""
+
+    work: _Work
+    first: int
+    bundle: Bundle
+    failures: tuple[str, ...] = ()
+    """What engines answered instead of it."""
+    num_empty: int = 0
+    """How often in a row it was handed over without one more token."""
 
 
 class Dispatch:
@@ -130,6 +149,8 @@ class Dispatch:
     ) -> None:
         self.num_resent = 0
         """Samples asked of another engine because the first one failed or was lost."""
+        self.num_handed_over = 0
+        """How often a sample went on from the tokens that an engine had handed over."""
         self._source = source
         self._limits = limits
         self._clock = clock
@@ -140,6 +161,8 @@ class Dispatch:
         self._running: dict[asyncio.Task[list[Rollout]], tuple[_Piece, str, float]] = {}
         """With the key of the engine that was asked, and when."""
         self._done: deque[asyncio.Task[list[Rollout]]] = deque()
+        self._handing_over: dict[str, asyncio.Task[None]] = {}
+        """By the key of an engine that is lost."""
         self._wake = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
         self._finished_at = self._last_served = clock()
@@ -154,13 +177,18 @@ class Dispatch:
         if not works:
             return None
         return Generation(
-            num_samples=sum(work.num_samples() for work in works),
-            num_done=sum(work.num_done() for work in works),
+            num_samples=sum(work.num_samples for work in works),
+            num_done=sum(len(work.results) for work in works),
             quiet_seconds=self._clock() - self._finished_at,
             given=self._given,
         )
 
-    async def run(self, bundles: Sequence[Bundle], *, on_finished: OnFinished | None = None) -> list[Rollout]:
+    async def run(
+        self,
+        bundles: Sequence[Bundle],
+        *,
+        on_finished: OnFinished | None = None,
+    ) -> list[Rollout]:
         """All rollouts, in the order of the bundles. `on_finished` is called for the samples of a bundle when
         it is answered.
 
@@ -169,21 +197,23 @@ class Dispatch:
         """
         if not bundles:
             return []
-        work = _Work(bundles, on_finished, asyncio.get_running_loop().create_future())
-        self._begin(work)
+        num_samples = sum(bundle.num_samples for bundle in bundles)
+        work = _Work(num_samples, on_finished, asyncio.get_running_loop().create_future())
+        self._begin(work, bundles)
         try:
             await work.ended
         finally:
             await self._leave(work)
-        return [rollout for index in range(len(bundles)) for rollout in work.results[index]]
+        return [work.results[number] for number in range(num_samples)]
 
-    def _begin(self, work: _Work) -> None:
+    def _begin(self, work: _Work, bundles: Sequence[Bundle]) -> None:
         if self._serving is None or self._serving.done():
             self._finished_at = self._last_served = self._clock()
             self._serving = asyncio.ensure_future(self._serve())
         self._open = (*self._open, work)
-        pieces = [(work, index) for index in range(len(work.bundles))]
-        if work.bundles[0].is_evaluation:
+        starts = accumulate((bundle.num_samples for bundle in bundles), initial=0)
+        pieces = [_Piece(work, first, bundle) for first, bundle in zip(starts, bundles, strict=False)]
+        if bundles[0].is_evaluation:
             # the trainer waits for it, and for what was asked before it does not
             self._waiting.extendleft(reversed(pieces))
         else:
@@ -193,9 +223,9 @@ class Dispatch:
     async def _leave(self, work: _Work) -> None:
         """Forget work that is over, and cancel what of it still runs."""
         self._open = tuple(other for other in self._open if other is not work)
-        self._waiting = deque(piece for piece in self._waiting if piece[0] is not work)
+        self._waiting = deque(piece for piece in self._waiting if piece.work is not work)
         ending: list[asyncio.Task[Any]] = [
-            task for task, (piece, _, _) in self._running.items() if piece[0] is work
+            task for task, (piece, _, _) in self._running.items() if piece.work is work
         ]
         for task in ending:
             del self._running[task]
@@ -221,33 +251,40 @@ class Dispatch:
         except Exception as error:  # of the source: every call raises it
             self._end_all(error)
         finally:
-            fleet.cancel()
-            await asyncio.gather(fleet, return_exceptions=True)
+            others = [fleet, *self._handing_over.values()]
+            self._handing_over.clear()
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
 
     def _hand_out(self) -> None:
         given: Counter[str] = Counter()
         load: Counter[str] = Counter()
-        for (work, index), key, _ in self._running.values():
-            given[key] += work.bundles[index].num_samples
-            load[key] += self._cost(work.bundles[index])
+        for piece, key, _ in self._running.values():
+            given[key] += piece.bundle.num_samples
+            load[key] += self._cost(piece.bundle)
         workers = self._source.workers()
+        passed_over: list[_Piece] = []
         while self._waiting and workers:
-            work, index = self._waiting[0]
-            if work.ended.done():
-                self._waiting.popleft()
+            piece = self._waiting.popleft()
+            bundle = piece.bundle
+            if piece.work.ended.done():
                 continue
-            bundle = work.bundles[index]
+            allowed = [worker for worker in workers.values() if worker.may_take(bundle)]
             most = self._limits.max_in_flight - bundle.num_samples
-            roomy = [worker for worker in workers.values() if given[worker.key] <= most]
+            roomy = [worker for worker in allowed if given[worker.key] <= most]
             if not roomy:
-                break
+                passed_over.append(piece)
+                if allowed:
+                    break
+                continue  # others need not wait for the engine that may go on with this one
             worker = self._choose(roomy, bundle, load)
-            self._waiting.popleft()
             task = asyncio.ensure_future(worker.sample(bundle))
-            self._running[task] = ((work, index), worker.key, self._clock())
+            self._running[task] = (piece, worker.key, self._clock())
             task.add_done_callback(self._note_done)
             given[worker.key] += bundle.num_samples
             load[worker.key] += self._cost(bundle)
+        self._waiting.extendleft(reversed(passed_over))
         self._given = +given  # another mapping each time, because it is read in another thread
 
     def _cost(self, bundle: Bundle) -> int:
@@ -271,11 +308,11 @@ class Dispatch:
         if self._running:
             self._last_served = self._clock()
         elif self._clock() - self._last_served > self._limits.empty_wait_seconds:
-            waiting = sum(work.bundles[index].num_samples for work, index in self._waiting)
+            waiting = sum(piece.bundle.num_samples for piece in self._waiting)
             self._end_all(
                 RolloutLostError(
                     f"no rollout engine for {self._limits.empty_wait_seconds:g} s, with {waiting} of "
-                    f"{sum(work.num_samples() for work in self._open)} samples still to be drawn"
+                    f"{sum(work.num_samples for work in self._open)} samples still to be drawn"
                 )
             )
 
@@ -298,36 +335,82 @@ class Dispatch:
             if task not in self._running:  # of a call that has ended
                 continue
             piece, key, asked_at = self._running.pop(task)
-            work, index = piece
             error = asyncio.CancelledError() if task.cancelled() else task.exception()
             if error is None:
                 self._finished_at = self._clock()
-                seconds = self._finished_at - asked_at
-                work.take(index, [replace(each, sampling_seconds=seconds) for each in task.result()])
+                self._take(piece, key, task.result(), seconds=self._finished_at - asked_at)
             elif isinstance(error, asyncio.CancelledError | EngineError | BadAnswerError):
                 self._send_again(piece, key, error)
             elif isinstance(error, Exception):
-                work.end(error)
+                piece.work.end(error)
             else:
                 raise error
 
+    def _take(self, piece: _Piece, key: str, answer: Sequence[Rollout], *, seconds: float) -> None:
+        """The answer for a bundle: samples that are finished, and those that the engine hands over."""
+        bundle, work = piece.bundle, piece.work
+        left = []
+        for index, found in enumerate(answer):
+            rollout = replace(found, sampling_seconds=seconds)
+            number = piece.first + index
+            if rollout.is_aborted:
+                alone = replace(piece, first=number, bundle=bundle.sample_of(index))
+                left.append(self._rest_of(alone, rollout))
+            else:
+                work.take(number, joined(bundle.begun, rollout))
+        for rest in reversed(left):
+            if rest.num_empty >= MOST_EMPTY_IN_A_ROW:
+                error = BadAnswerError(f"engines handed it over {rest.num_empty} times without a token")
+                self._send_again(replace(rest, num_empty=0), key, error)
+            else:
+                self._waiting.appendleft(rest)
+
+    def _rest_of(self, piece: _Piece, handed_over: Rollout) -> _Piece:
+        """What is left to sample of a piece of one sample."""
+        if not self._source.goes_on(piece.bundle):
+            self.num_resent += 1
+            return replace(piece, num_empty=piece.num_empty + 1)
+        if not handed_over.completion_ids:
+            return replace(piece, num_empty=piece.num_empty + 1)
+        begun = joined(piece.bundle.begun, handed_over)
+        self.num_handed_over += 1
+        if piece.work.on_finished is not None:
+            piece.work.on_finished(piece.first, begun)
+        return replace(piece, bundle=replace(piece.bundle, begun=begun), num_empty=0)
+
     def _send_again(self, piece: _Piece, key: str, error: BaseException) -> None:
-        work, index = piece
+        work = piece.work
         if isinstance(error, EngineRefusedError) and error.status == 400:
             what = "an engine refuses a prompt, shorten it or raise engine.maxModelLen"
             work.end(RequestRefusedError(f"{what}: {error}", said=str(error)))
             return
         if isinstance(error, Exception):
             self._source.mark_unhealthy(key, error)
-            work.failures[index].append(str(error))
-        if len(work.failures[index]) >= MAX_ENGINES_PER_REQUEST:
-            answers = "; ".join(dict.fromkeys(work.failures[index]))
+            piece = replace(piece, failures=(*piece.failures, str(error)))
+        if len(piece.failures) >= MAX_ENGINES_PER_REQUEST:
+            answers = "; ".join(dict.fromkeys(piece.failures))
             work.end(EngineError(f"a request failed {MAX_ENGINES_PER_REQUEST} times: {answers}"))
             return
-        self.num_resent += work.bundles[index].num_samples
+        self.num_resent += piece.bundle.num_samples
         self._waiting.appendleft(piece)
 
     def _cancel_lost(self) -> None:
-        for task, (_, key, _) in self._running.items():
-            if not task.done() and self._source.is_lost(key):
+        """Take back what engines that are lost were given, once they have handed over what they can."""
+        lost: dict[str, list[asyncio.Task[list[Rollout]]]] = {}
+        for task, (piece, key, _) in self._running.items():
+            if task.done() or not self._source.is_lost(key):
+                continue
+            if self._source.goes_on(piece.bundle):
+                lost.setdefault(key, []).append(task)
+            else:
                 task.cancel()
+        for key in [key for key in self._handing_over if key not in lost and self._handing_over[key].done()]:
+            self._handing_over.pop(key).result()
+        for key, tasks in lost.items():
+            if key not in self._handing_over:
+                self._handing_over[key] = asyncio.ensure_future(self._source.hand_over(key))
+                self._handing_over[key].add_done_callback(lambda _: self._wake.set())
+            elif self._handing_over[key].done():
+                self._handing_over.pop(key).result()
+                for task in tasks:
+                    task.cancel()

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import SamplingSpec
+from grpo_runtime.data.seeds import segment_seed
 from grpo_runtime.rollouts.frames import Frame, read_frames
-from grpo_runtime.rollouts.interface import GenerateRequest, Probe, Rollout
+from grpo_runtime.rollouts.interface import GenerateRequest, Probe, Rollout, VersionSpan
 from grpo_runtime.rollouts.sampling import probe_error, sampling_parameters
 from grpo_runtime.rollouts.wire import EngineCall, read_completion, read_logprobs
 
@@ -33,8 +34,8 @@ class BadAnswerError(Exception):
 
 @dataclass(frozen=True)
 class Bundle:
-    """`num_samples` completions of one prompt, number i drawn with `seed` + i. `group_prompt` is the prompt
-    of their group, with which theirs begins."""
+    """`num_samples` completions of one prompt, number i drawn with `seed` + i, or the rest of one that has
+    `begun`. `group_prompt` is the prompt of their group, with which theirs begins."""
 
     prompt_ids: tuple[int, ...]
     seed: int
@@ -44,6 +45,7 @@ class Bundle:
     num_group_tokens: int | None = None
     stop: tuple[str, ...] = ()
     own_parameters: str | None = None
+    begun: Rollout | None = None
 
     @classmethod
     def of(cls, request: GenerateRequest) -> "Bundle":
@@ -57,6 +59,7 @@ class Bundle:
             request.num_group_tokens,
             request.stop,
             request.own_parameters,
+            request.begun,
         )
 
     @property
@@ -68,9 +71,18 @@ class Bundle:
         completion that has none of its own."""
         return self.num_samples * (len(self.prompt_ids) + (self.max_tokens or max_tokens))
 
+    @property
+    def begun_ids(self) -> tuple[int, ...]:
+        """The tokens of the completion that there are."""
+        return () if self.begun is None else self.begun.completion_ids
+
+    def sample_of(self, index: int) -> "Bundle":
+        """One of its samples alone."""
+        return replace(self, seed=self.seed + index, num_samples=1)
+
     def is_followed_by(self, request: GenerateRequest) -> bool:
         """Whether a request could be its next sample."""
-        return Bundle.of(request) == replace(self, seed=self.seed + self.num_samples, num_samples=1)
+        return Bundle.of(request) == self.sample_of(self.num_samples)
 
 
 def bundle(
@@ -104,20 +116,49 @@ class AnswerLimits:
 
 
 def sampling_call(bundle: Bundle, *, sampling: SamplingSpec, cache_salt: str | None = None) -> EngineCall:
-    """The call for a bundle."""
+    """The call for a bundle. What has begun is a part of the prompt to the engine."""
+    num_begun = len(bundle.begun_ids)
     parameters = sampling_parameters(
         sampling,
-        seed=bundle.seed,
+        seed=segment_seed(bundle.seed, start=num_begun),
         max_tokens=bundle.max_tokens,
         stop=bundle.stop,
         own=bundle.own_parameters,
     )
-    return EngineCall(bundle.prompt_ids, parameters | {"n": bundle.num_samples}, cache_salt=cache_salt)
+    return EngineCall(
+        (*bundle.prompt_ids, *bundle.begun_ids),
+        parameters | {"n": bundle.num_samples, "max_tokens": parameters["max_tokens"] - num_begun},
+        cache_salt=cache_salt,
+        num_begun=num_begun,
+    )
+
+
+def joined(before: Rollout | None, after: Rollout) -> Rollout:
+    """A completion of which `after` was sampled behind `before`."""
+    if before is None:
+        return after
+    num_before = len(before.completion_ids)
+    spans = list(before.versions)
+    for span in after.versions:
+        start, end = span.start + num_before, span.end + num_before
+        if spans and spans[-1].version == span.version:
+            spans[-1] = replace(spans[-1], end=end)
+        else:
+            spans.append(VersionSpan(span.version, start=start, end=end))
+    seconds = [each.sampling_seconds for each in (before, after) if each.sampling_seconds is not None]
+    return replace(
+        after,
+        prompt_ids=before.prompt_ids,
+        completion_ids=before.completion_ids + after.completion_ids,
+        rollout_logprobs=before.rollout_logprobs + after.rollout_logprobs,
+        versions=tuple(spans),
+        sampling_seconds=math.fsum(seconds) if seconds else None,
+    )
 
 
 def read_rollouts(answer: bytes, *, bundle: Bundle, engine: str, limits: AnswerLimits) -> list[Rollout]:
-    """The completions in an answer, in order. Raises BadAnswerError unless all are whole and versioned, and
-    within what an engine can sample."""
+    """The completions in an answer, in order, or the rest of one that had begun. Raises BadAnswerError unless
+    all are versioned and within what an engine can sample."""
     frames = _frames(answer, engine=engine)
     if len(frames) != bundle.num_samples:
         raise BadAnswerError(f"engine {engine} sent {len(frames)} of {bundle.num_samples} completions")
@@ -139,7 +180,7 @@ def _require_whole(rollout: Rollout, *, engine: str) -> None:
     num_tokens, spans = len(rollout.completion_ids), rollout.versions
     # each span begins where the one before ends
     starts, ends = [span.start for span in spans], [span.end for span in spans]
-    is_whole = num_tokens and spans and len(rollout.rollout_logprobs) == num_tokens
+    is_whole = len(rollout.rollout_logprobs) == num_tokens and (num_tokens or rollout.is_aborted)
     if not is_whole or [*starts, num_tokens] != [0, *ends] or rollout.loss_mask is not None:
         raise BadAnswerError(f"engine {engine} sent {num_tokens} tokens with parts missing")
 
@@ -150,7 +191,7 @@ def _require_within(limits: AnswerLimits, rollout: Rollout, *, engine: str) -> N
         raise BadAnswerError(
             f"engine {engine} sent {len(token_ids)} tokens where at most {limits.max_tokens} were asked for"
         )
-    lowest, highest = min(token_ids), max(token_ids)
+    lowest, highest = min(token_ids, default=0), max(token_ids, default=0)
     if lowest < 0:
         raise BadAnswerError(f"engine {engine} sent token {lowest}")
     if limits.vocab_size is not None and highest >= limits.vocab_size:

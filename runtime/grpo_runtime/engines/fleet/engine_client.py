@@ -7,7 +7,7 @@ again, because a weight sync is many short calls.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import aiohttp
 from aiohttp.connector import Connection
@@ -142,14 +142,21 @@ class EngineClient:
             return None
         return Load(num_tokens=found[_NUM_TOKENS], num_running=found[_NUM_RUNNING])
 
-    async def pause(self, *, timeout_seconds: float) -> None:
-        """Pause requests in flight and forget every cached key and value."""
-        query = "?mode=keep&clear_cache=true"
+    async def pause(
+        self, *, mode: Literal["keep", "abort"], clears_cache: bool, timeout_seconds: float
+    ) -> None:
+        """Compute nothing until it is resumed. Requests in flight stay, or are answered with what there is of
+        them. `clears_cache` forgets every cached key and value."""
+        query = f"?mode={mode}&clear_cache={str(clears_cache).lower()}"
         await self._admin("POST", routes.PAUSE_PATH + query, timeout_seconds=timeout_seconds)
 
     async def resume(self, *, timeout_seconds: float) -> None:
         """Go on with the paused requests and take new ones."""
         await self._admin("POST", routes.RESUME_PATH, timeout_seconds=timeout_seconds)
+
+    async def hand_over(self, *, timeout_seconds: float) -> None:
+        """Let it answer every call for completions with what there is of them. Its core need not live."""
+        await self._admin("POST", routes.HAND_OVER_PATH, timeout_seconds=timeout_seconds)
 
     async def admit(self, version: PolicyVersion, *, timeout_seconds: float) -> None:
         """Let the engine serve; it refuses when its weights are not of `version`."""

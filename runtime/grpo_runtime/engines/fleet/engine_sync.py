@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_api.contract.versions import PolicyVersion
+from grpo_api.v1alpha1.spec import PauseMode
 from grpo_runtime.engines.fleet.engine_calls import BadAnswerError, answered_probe_error, probe_call
 from grpo_runtime.engines.fleet.engine_client import EngineClient, HttpChannel
+from grpo_runtime.engines.fleet.settings import KEEP, Pause
 from grpo_runtime.rollouts.interface import EngineError, Probe
 from grpo_runtime.weight_sync.deadlines import Deadlines
 from grpo_runtime.weight_sync.interface import (
@@ -25,6 +27,10 @@ from grpo_runtime.weight_sync.sender import for_each_engine
 
 _GRACE_SECONDS = 5.0
 """A sender keeps the deadline itself; one that does not is given up a little later."""
+
+
+async def _nothing(_: str) -> None:
+    pass
 
 
 class SyncFailedError(Exception):
@@ -62,18 +68,21 @@ class EngineSync:
         workers_per_engine: int = 1,
         cores_per_engine: int = 1,
         transfers_first: bool = False,
-        on_pause: Callable[[str], None] = lambda name: None,
+        pause: Pause = KEEP,
+        before_pause: Callable[[str], Awaitable[None]] = _nothing,
     ) -> None:
         """`clients` has the calls to each engine by its name; each has `workers_per_engine` receivers and
         `cores_per_engine` cores, which are verified one by one. The syncs of a fleet share their
         `deadlines`. Engines that can receive while they serve are paused when they have all weights, where it
-        `transfers_first`. `on_pause` is called with an engine's name before it is paused."""
+        `transfers_first`. `before_pause` is called with an engine's name before it is paused; with pauseMode
+        Wait, it returns when the engine has answered all that it was given."""
         self._clients = clients
         self._backend = backend
         self._workers_per_engine = workers_per_engine
         self._cores_per_engine = cores_per_engine
         self._transfers_first = transfers_first
-        self._on_pause = on_pause
+        self._pause = pause
+        self._before_pause = before_pause
         self._deadlines = deadlines
         self._sender: WeightSender[Any] | None = None
 
@@ -110,10 +119,17 @@ class EngineSync:
         paused: dict[str, float] = {}
         limit, version = self._deadlines.timeout_seconds, str(job.version)
 
+        waits = self._pause.mode is PauseMode.WAIT
+
         async def pause(name: str) -> None:
-            self._on_pause(name)
+            if not waits:
+                await self._before_pause(name)
             paused_at[name] = time.monotonic()
-            await self._clients[name].pause(timeout_seconds=limit)
+            await self._clients[name].pause(
+                mode="abort" if self._pause.mode is PauseMode.ABORT else "keep",
+                clears_cache=not self._pause.keeps_cache,
+                timeout_seconds=limit,
+            )
 
         async def resume(name: str) -> None:
             await self._clients[name].resume(timeout_seconds=limit)
@@ -122,13 +138,18 @@ class EngineSync:
         async def verify(name: str) -> None:
             errors[name] = await self._probe_error(name, job.probe)
 
+        async def pause_all() -> None:
+            if waits:
+                await phases.unlimited("drain", self._before_pause)
+            await phases.each("pause", pause)
+
         transfers_first = self._transfers_first
         if not transfers_first:
-            await phases.each("pause", pause)
+            await pause_all()
         sender = await self._deliver(job, phases)
         if transfers_first:
             has_room = not phases.take_back(NeedsPauseError)
-            await phases.each("pause", pause)
+            await pause_all()
             if not has_room:
                 # and so from now on: an engine that refuses breaks the group of the others
                 self._transfers_first = False
@@ -220,6 +241,19 @@ class _Phases:
         if names and not failures:
             self._deadlines.note(phase, time.monotonic() - start)
         self._note(phase, failures)
+
+    async def unlimited(self, phase: str, call: Callable[[str], Awaitable[None]]) -> None:
+        """A phase that takes as long as an engine samples, which no deadline knows: the fleet looks after
+        engines that sample, and ends the calls of one that hangs."""
+
+        async def measured(name: str) -> None:
+            start = time.monotonic()
+            await call(name)
+            self.seconds[name][phase] = time.monotonic() - start
+
+        async with asyncio.TaskGroup() as group:
+            for name in self._going():
+                group.create_task(measured(name))
 
     async def together(self, phase: str, verb: Callable[[Collection[str]], Awaitable[Failures]]) -> None:
         """A phase in which the sender does something with all engines."""

@@ -101,6 +101,13 @@ class Roster:
         finally:
             self._num_calls[instance] -= 1
             self._note_idle(self.find(instance))
+            if not self._num_calls[instance]:
+                self.wake()
+
+    async def wait_until_answered(self, instance: str) -> None:
+        """Return once this process has answered every call for completions, or they have been taken back."""
+        while self._num_calls[instance]:
+            await self.changed(timeout_seconds=self._settings.heartbeat_seconds)
 
     def take_idle_seconds(self) -> dict[str, float]:
         """Engine -> the seconds in which it could serve and had no call, or was paused, since they were last

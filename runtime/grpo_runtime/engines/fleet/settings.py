@@ -6,13 +6,25 @@ from grpo_api.contract.endpoints import ROLLOUT_PORT
 from grpo_api.contract.progress import HUNG_REPORTED_AFTER_SECONDS
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.resolve import SAMPLES_ON_CPU
-from grpo_api.v1alpha1.spec import SamplingSpec
+from grpo_api.v1alpha1.spec import AsyncSpec, KvCache, PauseMode, SamplingSpec
 from grpo_runtime.engines.fleet.engine_client import Address
 from grpo_runtime.errors import UserError
 from grpo_runtime.settings import Tokens, TrainerSettings
 
 GIVEN_WITH_ASYNC = 4
 """In asynchronous training an engine is given so many times the completions that it samples at a time."""
+
+
+@dataclass(frozen=True)
+class Pause:
+    """What an engine does with completions that it is sampling when it gets new weights."""
+
+    mode: PauseMode = PauseMode.KEEP
+    keeps_cache: bool = False
+    """Whether they go on from the keys and values of the weights before."""
+
+
+KEEP = Pause()
 
 
 @dataclass(frozen=True)
@@ -32,6 +44,7 @@ class FleetSettings:
     `workers_per_engine`: processes of an engine that take the weights.
     `cores_per_engine`: schedulers of an engine, each with requests of its own.
     `is_asynchronous`: whether weights may change while completions are sampled.
+    `pause`: what becomes of those completions then.
     """
 
     hosts: tuple[Address, ...]
@@ -53,6 +66,7 @@ class FleetSettings:
     workers_per_engine: int = 1
     cores_per_engine: int = 1
     is_asynchronous: bool = False
+    pause: Pause = KEEP
 
 
 def fleet_settings(trainer: TrainerSettings) -> FleetSettings:
@@ -78,7 +92,14 @@ def fleet_settings(trainer: TrainerSettings) -> FleetSettings:
         workers_per_engine=run_config.engine.num_workers,
         cores_per_engine=run_config.engine.num_cores,
         is_asynchronous=run_config.asynchronous is not None,
+        pause=_pause(run_config.asynchronous),
     )
+
+
+def _pause(asynchronous: AsyncSpec | None) -> Pause:
+    if asynchronous is None:
+        return KEEP
+    return Pause(asynchronous.pause_mode, keeps_cache=asynchronous.kv_cache is KvCache.KEEP)
 
 
 def samples_in_flight(run_config: RunConfig) -> int:
@@ -86,9 +107,12 @@ def samples_in_flight(run_config: RunConfig) -> int:
 
     A call is answered when the longest of its completions is finished. A step of synchronous training waits
     for that one anyway. In asynchronous training the places of the others would stay empty until then: the
-    engine fills them from what waits in its own queue.
+    engine fills them from what waits in its own queue. With pauseMode Wait it would have to finish all of
+    these before it gets weights.
     """
-    times = 1 if run_config.asynchronous is None else GIVEN_WITH_ASYNC
+    asynchronous = run_config.asynchronous
+    waits = asynchronous is None or asynchronous.pause_mode is PauseMode.WAIT
+    times = 1 if waits else GIVEN_WITH_ASYNC
     return times * run_config.max_samples_per_engine
 
 

@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grpo_api.contract.versions import PolicyVersion
+from grpo_api.v1alpha1.spec import PauseMode
 from grpo_runtime.engines.fleet import membership
 from grpo_runtime.engines.fleet.engine_sync import EngineSync, EngineSyncReport, SyncFailedError, SyncJob
 from grpo_runtime.engines.fleet.membership import Member, MemberState
 from grpo_runtime.engines.fleet.roster import Roster
+from grpo_runtime.engines.fleet.settings import KEEP, Pause
 from grpo_runtime.errors import SupersededError
 from grpo_runtime.rollouts.interface import EngineError, EngineTimeoutError, FailedSyncs, Probe, SyncReport
 from grpo_runtime.weight_sync.deadlines import Deadlines
@@ -38,6 +40,7 @@ class FleetSyncer:
         workers_per_engine: int,
         cores_per_engine: int,
         is_asynchronous: bool = False,
+        pause: Pause = KEEP,
     ) -> None:
         if backend.reach is Reach.PROCESS:
             raise ValueError(f"{backend.name} weight sync does not reach engines in other processes")
@@ -47,6 +50,7 @@ class FleetSyncer:
         self._workers_per_engine = workers_per_engine
         self._cores_per_engine = cores_per_engine
         self._transfers_first = is_asynchronous and backend.receives_while_serving
+        self._pause = pause
         self._has_weights = False
         self._job: SyncJob | None = None
         self._syncs: dict[frozenset[str], EngineSync] = {}
@@ -226,12 +230,21 @@ class FleetSyncer:
                 workers_per_engine=self._workers_per_engine,
                 cores_per_engine=self._cores_per_engine,
                 transfers_first=self._transfers_first,
-                on_pause=self._note_pause,
+                pause=self._pause,
+                before_pause=self._before_pause,
             )
         return self._syncs[key]
 
-    def _note_pause(self, instance: str) -> None:
+    async def _before_pause(self, instance: str) -> None:
+        """Give the engine no more work; with pauseMode Wait, until it has finished what it has."""
         self._roster.apply(instance, membership.serves_no_more)
+        if self._pause.mode is PauseMode.WAIT:
+            # it computes, so it is looked at as one that does, and what it has is taken back where it hangs
+            self._roster.busy.discard(instance)
+            try:
+                await self._roster.wait_until_answered(instance)
+            finally:
+                self._roster.busy.add(instance)
 
     async def _finish(self, member: Member, job: SyncJob, outcome: EngineSyncReport | Exception) -> None:
         now = time.monotonic()

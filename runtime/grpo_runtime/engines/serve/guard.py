@@ -18,6 +18,7 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines.routes import (
     ADMIT_PATH,
     ATTEMPT_HEADER,
+    HAND_OVER_PATH,
     IDENTITY_PATH,
     INSTANCE_HEADER,
     LOGPROBS_PATH,
@@ -109,6 +110,9 @@ class Guard:
             await answer_sample(engine, receive, send, name=self._admission.name)
         elif path == LOGPROBS_PATH:
             await answer_logprobs(engine, receive, send)
+        elif path == HAND_OVER_PATH:
+            await engine.hand_over()
+            await send_json(send, 200, self._identity(engine))
         elif path == ADMIT_PATH:
             await self._admit(scope, receive, send, engine)
         elif path == REVOKE_PATH:

@@ -42,6 +42,10 @@ class ServedEngine(Protocol):
         """Logprobs (nats, temperature 1) of all tokens of a call after the first. Raises as `sample` does."""
         ...
 
+    async def hand_over(self) -> None:
+        """Let `sample` return at once, wherever it runs, with what there is of each completion."""
+        ...
+
 
 async def answer_sample(engine: ServedEngine, receive: Receive, send: Send, *, name: str) -> None:
     """Answer a call for completions."""

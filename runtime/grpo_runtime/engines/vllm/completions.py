@@ -30,10 +30,10 @@ def vllm_parameters(given: Mapping[str, Any]) -> SamplingParams:
 
 
 def rollout_of(output: Any, *, prompt_ids: Sequence[int], engine: str) -> Rollout:
-    """What vLLM sampled for a prompt, with flat logprobs. Raises EngineError when neither an end-of-sequence
-    token nor the limit ended it, when vLLM does not say which weights sampled it, when a logprob is not
-    finite, and as `flat_logprobs`."""
-    if output.finish_reason not in ("stop", "length"):
+    """What vLLM sampled for a prompt, with flat logprobs; of a completion that it aborted, what there is.
+    Raises EngineError when anything else ended it but an end-of-sequence token or the limit, when vLLM does
+    not say which weights sampled it, when a logprob is not finite, and as `flat_logprobs`."""
+    if output.finish_reason not in ("stop", "length", "abort"):
         raise EngineError(f"vLLM ended a completion by {output.finish_reason}")
     try:
         versions = tuple(
@@ -42,9 +42,9 @@ def rollout_of(output: Any, *, prompt_ids: Sequence[int], engine: str) -> Rollou
         )
     except ValueError as error:
         raise EngineError(f"vLLM sampled with weights that nobody gave it: {error}") from error
-    if not versions:
+    if not versions and output.token_ids:
         raise EngineError("vLLM does not say which weights sampled a completion")
-    logprobs = flat_logprobs(output.logprobs, of=output.token_ids)
+    logprobs = flat_logprobs(output.logprobs, of=output.token_ids) if output.token_ids else []
     if not all(map(math.isfinite, logprobs)):
         raise EngineError("vLLM sampled a token whose logprob is not finite")
     return Rollout(
@@ -54,6 +54,7 @@ def rollout_of(output: Any, *, prompt_ids: Sequence[int], engine: str) -> Rollou
         versions=versions,
         is_terminated=output.finish_reason == "stop",
         engine=engine,
+        is_aborted=output.finish_reason == "abort",
     )
 
 

@@ -14,6 +14,7 @@ import socket
 from argparse import Namespace
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -41,6 +42,7 @@ from grpo_runtime.engines.vllm.arguments import is_cpu_build
 from grpo_runtime.engines.vllm.completions import flat_logprobs, rollout_of, vllm_parameters
 from grpo_runtime.engines.vllm.configuration import checked, parse_arguments, register_model
 from grpo_runtime.engines.vllm.executor import AllAnswersExecutor, error_to_raise
+from grpo_runtime.engines.vllm.seam import Seam
 from grpo_runtime.errors import UserError
 from grpo_runtime.process.lifetime import die_with
 from grpo_runtime.rollouts.interface import Rollout
@@ -144,25 +146,55 @@ async def _serve(
 class VllmClient(AsyncLLM):
     """vLLM's engine client as the guard calls it, with three differences in what a weight sync calls."""
 
+    @cached_property
+    def _sampling(self) -> dict[str, asyncio.AbstractEventLoop]:
+        """The names of the requests for completions that run, each with its event loop."""
+        return {}
+
     async def sample(self, call: EngineCall, *, name: str) -> list[Rollout]:
         """The completions of a call, in the order of their seeds. Ends in the engine, too, when it is
         cancelled."""
-        answer = await self._answer_to(call, parameters=call.parameters)
-        return [rollout_of(output, prompt_ids=call.token_ids, engine=name) for output in answer.outputs]
+        seam = Seam.of(call, decoder=self.get_tokenizer())
+        request_id = random_uuid()
+        self._sampling[request_id] = asyncio.get_running_loop()
+        try:
+            answer = await self._answer_to(
+                call, parameters=seam.with_stops(call.parameters), request_id=request_id
+            )
+        finally:
+            del self._sampling[request_id]
+        return [
+            seam.checked(rollout_of(output, prompt_ids=call.token_ids, engine=name), output)
+            for output in answer.outputs
+        ]
+
+    async def hand_over(self) -> None:
+        """Abort every request for completions. The server has what the core sampled, and answers by itself,
+        also where the core does not."""
+        await self.abort(list(self._sampling))
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """End the cores. When the server is to stop, vLLM calls it in a thread, and the server still answers:
+        what is being sampled is handed over before."""
+        for loop in set(self._sampling.values()) - {_running_loop()}:
+            asyncio.run_coroutine_threadsafe(self.hand_over(), loop).result(LAST_ANSWERS_SECONDS)
+        super().shutdown(timeout=timeout)
 
     async def logprobs(self, call: EngineCall) -> list[float]:
         """Logprobs (nats, temperature 1) of all tokens of a call after the first."""
-        answer = await self._answer_to(call, parameters=PROBE_PARAMETERS)
+        answer = await self._answer_to(call, parameters=PROBE_PARAMETERS, request_id=random_uuid())
         # there is none of the first token
         return flat_logprobs(answer.prompt_logprobs, of=call.token_ids[1:])
 
-    async def _answer_to(self, call: EngineCall, *, parameters: Mapping[str, Any]) -> RequestOutput:
+    async def _answer_to(
+        self, call: EngineCall, *, parameters: Mapping[str, Any], request_id: str
+    ) -> RequestOutput:
         """The last answer to a call, which is all that vLLM gives."""
         try:
             answers = self.generate(
                 tokens_input(list(call.token_ids), cache_salt=call.cache_salt),
                 vllm_parameters(parameters),
-                request_id=random_uuid(),
+                request_id=request_id,
                 data_parallel_rank=call.core,
             )
             return [answer async for answer in answers][-1]
@@ -213,6 +245,14 @@ class VllmClient(AsyncLLM):
         if errors := [answer for answer in answers if isinstance(answer, Exception)]:
             raise error_to_raise(errors)
         return list(chain.from_iterable(cast("list[list[Any]]", answers)))
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop of this thread; None in one that has none."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _may_fork(config: VllmConfig) -> bool:

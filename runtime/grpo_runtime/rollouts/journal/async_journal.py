@@ -65,7 +65,7 @@ class AsyncJournal(Recorder):
         return found.composed
 
     def restore(self, groups: Sequence[Group]) -> int:
-        """Fill groups with what lower attempts have left of them; returns how many samples that are. Of
+        """Fill groups with what lower attempts have left of them; returns of how many samples that is. Of
         several records of a sample the newest counts, also where an older one was restored before."""
         num_samples = 0
         for group in groups:
@@ -115,13 +115,18 @@ class AsyncJournal(Recorder):
         self._scores.update(found.scored)
 
     def _restore_samples(self, group: Group) -> int:
-        num_samples = 0
+        num_finished = num_begun = 0
         for sample, request in enumerate(group.requests):
             record = self._samples.pop((group.number, sample), None)
-            if record is not None and record.answers(request, sampling=self._sampling):
-                found = record.rollout_of(request)
-                num_samples += group.rollouts[sample] is None and isinstance(found, Rollout)
+            if record is None or not record.answers(request, sampling=self._sampling):
+                continue
+            found = record.rollout_of(request)
+            if isinstance(found, Rollout) and found.is_aborted:
+                group.go_on_from(sample, found)
+                num_begun += 1
+            else:
+                num_finished += group.rollouts[sample] is None and isinstance(found, Rollout)
                 group.rollouts[sample] = found
-                group.columns = None
-        self._num_restored[group.number] += num_samples
-        return num_samples
+            group.columns = None
+        self._num_restored[group.number] += num_finished
+        return num_finished + num_begun

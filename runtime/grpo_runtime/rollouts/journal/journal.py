@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from grpo_runtime.rollouts.group import Group
+from grpo_runtime.rollouts.interface import Rollout
 from grpo_runtime.rollouts.journal.reader import (
     StepRecords,
     attempts_in,
@@ -40,7 +41,7 @@ class NoJournal:
         """It has nothing of them."""
         return 0
 
-    def sampled(self, group: Group, sample: int) -> None:
+    def sampled(self, group: Group, sample: int, *, begun: Rollout | None = None) -> None:
         """Nothing is written."""
 
     def scored(self, group: Group) -> None:
@@ -105,10 +106,11 @@ class Recorder(ABC):
         """Records of steps that are begun and not trained."""
         self._num_replayed: Counter[int] = Counter()
 
-    def sampled(self, group: Group, sample: int) -> None:
-        """Write a sample that is finished or given up. May be called in any thread, and never waits for a
-        disk."""
-        self._put(self._step_of(group), Generated.of_group(group, sample, sampling=self._sampling))
+    def sampled(self, group: Group, sample: int, *, begun: Rollout | None = None) -> None:
+        """Write a sample that is finished or given up, or what there is of it, `begun`. May be called in any
+        thread, and never waits for a disk."""
+        record = Generated.of_group(group, sample, sampling=self._sampling, begun=begun)
+        self._put(self._step_of(group), record)
 
     def scored(self, group: Group) -> None:
         """Write the rewards of a group."""

@@ -62,7 +62,9 @@ def read_step(folder: Path, *, step: int, attempt: int, job_uid: str) -> StepRec
                     generated, scored, trained, own = {}, defaultdict(list), {}, {}
                     composed = None
             elif isinstance(record, Generated):
-                own.setdefault((record.group, record.sample), record)
+                before = own.get((record.group, record.sample))
+                if before is None or before.is_begun:
+                    own[record.group, record.sample] = record
             elif isinstance(record, Scored):
                 scored[record.group].insert(0, record)
             elif isinstance(record, Composed):

@@ -55,7 +55,8 @@ class Begun:
 
 @dataclass(frozen=True, kw_only=True)
 class Generated:
-    """One sample that is finished or given up. Its prompt is not written again, only what identifies it."""
+    """One sample that is finished or given up, or what there is of one. Its prompt is not written again, only
+    what identifies it."""
 
     group: int
     """Its number, as in `Group`."""
@@ -69,9 +70,11 @@ class Generated:
     """Without the prompt of its first sequence, where that is the one that was asked for."""
 
     @classmethod
-    def of_group(cls, group: Group, sample: int, *, sampling: int) -> "Generated":
-        """What is written of a sample that is finished or given up."""
-        found, request = group.rollouts[sample], group.requests[sample]
+    def of_group(
+        cls, group: Group, sample: int, *, sampling: int, begun: Rollout | None = None
+    ) -> "Generated":
+        """What is written of a sample that is finished or given up, or what there is of it, `begun`."""
+        found, request = begun or group.rollouts[sample], group.requests[sample]
         assert found is not None
         if isinstance(found, Rollout) and found.prompt_ids == request.prompt_ids:
             found = found.of_prompt(())
@@ -83,6 +86,11 @@ class Generated:
             sampling=sampling,
             completion=found,
         )
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the sample is not finished."""
+        return isinstance(self.completion, Rollout) and self.completion.is_aborted
 
     def answers(self, request: GenerateRequest, *, sampling: int) -> bool:
         """Whether it is the sample that `request` asks for, sampled in this way."""

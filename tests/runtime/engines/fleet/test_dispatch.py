@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.engines.fleet.dispatch import MAX_ENGINES_PER_REQUEST, Dispatch, DispatchLimits
+from grpo_runtime.engines.fleet.dispatch import (
+    MAX_ENGINES_PER_REQUEST,
+    MOST_EMPTY_IN_A_ROW,
+    Dispatch,
+    DispatchLimits,
+)
 from grpo_runtime.engines.fleet.engine_calls import Bundle, bundle
 from grpo_runtime.engines.fleet.engine_client import EngineRefusedError
 from grpo_runtime.errors import UserError
@@ -28,7 +33,8 @@ Behaviour = Callable[["FakeWorker", Bundle], None]
 
 @dataclass
 class FakeWorker:
-    """An engine that answers with its prompt, unless `behave` raises."""
+    """An engine that answers with its seed, unless `behave` raises. With `num_tokens` it samples so many, of
+    which each is the seed of its call plus its place; the seeds in `hands_over` it aborts after one."""
 
     key: str
     behave: Behaviour = lambda worker, bundle: None
@@ -36,6 +42,10 @@ class FakeWorker:
     sampled: list[int] = field(default_factory=list)
     in_flight: int = 0
     most_in_flight: int = 0
+    version: PolicyVersion = VERSION
+    num_tokens: int = 1
+    hands_over: set[int] = field(default_factory=set)
+    hands_over_tokens: int = 1
 
     async def sample(self, bundle: Bundle) -> list[Rollout]:
         self.in_flight += bundle.num_samples
@@ -49,17 +59,24 @@ class FakeWorker:
             self.in_flight -= bundle.num_samples
         seeds = [bundle.seed + number for number in range(bundle.num_samples)]
         self.sampled += seeds
-        return [
-            Rollout(
-                prompt_ids=bundle.prompt_ids,
-                completion_ids=(seed,),
-                rollout_logprobs=(-1.0,),
-                versions=(VersionSpan(VERSION, 0, 1),),
-                is_terminated=True,
-                engine=self.key,
-            )
-            for seed in seeds
-        ]
+        return [self._rollout(bundle, seed) for seed in seeds]
+
+    def may_take(self, bundle: Bundle) -> bool:
+        return bundle.begun is None or self.version >= bundle.begun.versions[-1].version
+
+    def _rollout(self, bundle: Bundle, seed: int) -> Rollout:
+        is_aborted = seed in self.hands_over
+        num_left = self.num_tokens - len(bundle.begun_ids)
+        num_tokens = min(num_left, self.hands_over_tokens) if is_aborted else num_left
+        return Rollout(
+            prompt_ids=bundle.prompt_ids,
+            completion_ids=tuple(seed + len(bundle.begun_ids) + place for place in range(num_tokens)),
+            rollout_logprobs=(-1.0,) * num_tokens,
+            versions=(VersionSpan(self.version, 0, num_tokens),) if num_tokens else (),
+            is_terminated=not is_aborted,
+            engine=self.key,
+            is_aborted=is_aborted,
+        )
 
 
 @dataclass
@@ -70,6 +87,10 @@ class FakeFleet:
     lost: set[str] = field(default_factory=set)
     unhealthy: list[str] = field(default_factory=list)
     on_tick: Callable[["FakeFleet"], None] = lambda fleet: None
+    aborts: bool = False
+    """Whether completions go on from what engines hand over."""
+    told_to_hand_over: list[str] = field(default_factory=list)
+    on_hand_over: Callable[[str], None] = lambda key: None
 
     def workers(self) -> Mapping[str, FakeWorker]:
         return self.current
@@ -80,6 +101,13 @@ class FakeFleet:
     def mark_unhealthy(self, key: str, error: Exception) -> None:
         self.unhealthy.append(key)
         self.current.pop(key, None)
+
+    def goes_on(self, bundle: Bundle) -> bool:
+        return self.aborts and not bundle.is_evaluation
+
+    async def hand_over(self, key: str) -> None:
+        self.told_to_hand_over.append(key)
+        self.on_hand_over(key)
 
     async def changed(self, *, timeout_seconds: float) -> None:
         await asyncio.sleep(timeout_seconds)
@@ -387,3 +415,109 @@ async def test_the_turns_of_a_group_stay_with_the_engine_that_has_its_prompt() -
         assert rollout.engine == "b"
         busy.cancel()
         await asyncio.gather(busy, return_exceptions=True)
+
+
+def dispatch_of(fleet: FakeFleet, *, max_in_flight: int = 4) -> Dispatch:
+    limits = DispatchLimits(max_in_flight=max_in_flight, empty_wait_seconds=0.3, poll_seconds=0.01)
+    return Dispatch(fleet, limits=limits, clock=time.monotonic)
+
+
+async def test_a_completion_that_is_handed_over_goes_on_from_its_tokens_on_another_engine() -> None:
+    newer = PolicyVersion(1, 1)
+    first = FakeWorker("a", num_tokens=4, hands_over={10}, hands_over_tokens=2)
+    second = FakeWorker("b", num_tokens=4, version=newer)
+    fleet = fleet_of(first)
+    fleet.aborts = True
+    first.behave = lambda worker, bundle: fleet.current.update({"b": second})
+    found: list[tuple[int, Rollout]] = []
+    dispatch = dispatch_of(fleet)
+    first_bundle = Bundle(prompt_ids=(1,), seed=9, num_samples=2)
+
+    def on_finished(number: int, rollout: Rollout) -> None:
+        found.append((number, rollout))
+        fleet.current.pop("a", None)
+
+    rollouts = await asyncio.wait_for(dispatch.run([first_bundle], on_finished=on_finished), 10)
+    assert [rollout.completion_ids for rollout in rollouts] == [(9, 10, 11, 12), (10, 11, 12, 13)]
+    assert rollouts[1].versions == (VersionSpan(VERSION, 0, 2), VersionSpan(newer, 2, 4))
+    assert [(number, rollout.is_aborted) for number, rollout in found] == [(0, False), (1, True), (1, False)]
+    assert found[1][1].completion_ids == (10, 11)
+    assert (dispatch.num_handed_over, dispatch.num_resent) == (1, 0)
+    assert fleet.unhealthy == []
+
+
+async def test_no_engine_with_older_weights_goes_on_with_a_completion_and_others_need_not_wait() -> None:
+    newest = PolicyVersion(1, 1)
+    first = FakeWorker("a", num_tokens=3, version=newest, hands_over={0})
+    older = FakeWorker("b", num_tokens=3)
+    fleet = fleet_of(first)
+    fleet.aborts = True
+    taken: list[int] = []
+
+    def on_finished(number: int, rollout: Rollout) -> None:
+        if rollout.is_aborted:
+            fleet.current = {"b": older}
+            return
+        taken.append(number)
+        if taken == [1, 2]:
+            first.hands_over.clear()
+            fleet.current = {"a": first}
+
+    dispatch = dispatch_of(fleet, max_in_flight=1)
+    rollouts = await asyncio.wait_for(dispatch.run(singles(3), on_finished=on_finished), 10)
+    assert taken == [1, 2, 0]
+    assert rollouts[0].completion_ids == (0, 1, 2)
+    assert older.sampled == [1, 2]
+
+
+async def test_without_the_mode_what_is_handed_over_is_sampled_anew() -> None:
+    first = FakeWorker("a", num_tokens=3, hands_over={0})
+    first.behave = lambda worker, bundle: worker.hands_over.clear() if worker.sampled else None
+    found: list[tuple[int, bool]] = []
+    dispatch = dispatch_of(fleet_of(first))
+    rollouts = await asyncio.wait_for(
+        dispatch.run(singles(1), on_finished=lambda number, one: found.append((number, one.is_aborted))), 10
+    )
+    assert rollouts[0].completion_ids == (0, 1, 2)
+    assert (found, dispatch.num_resent, first.sampled) == ([(0, False)], 1, [0, 0])
+
+
+async def test_a_request_that_is_handed_over_again_and_again_without_a_token_counts_as_failed() -> None:
+    engines = [FakeWorker(key, num_tokens=3, hands_over={0}, hands_over_tokens=0) for key in "abcdef"]
+    fleet = fleet_of(*engines)
+    fleet.aborts = True
+    with pytest.raises(EngineError, match="failed 5 times: engines handed it over 16 times without a token"):
+        await asyncio.wait_for(dispatch_of(fleet).run(singles(1)), 10)
+    assert sum(len(engine.sampled) for engine in engines) == MAX_ENGINES_PER_REQUEST * MOST_EMPTY_IN_A_ROW
+
+
+async def test_a_hung_engine_hands_over_before_its_requests_are_taken_back() -> None:
+    """One of its two requests; the other one is begun anew."""
+    hanging, other = FakeWorker("a", num_tokens=3), FakeWorker("b", num_tokens=3)
+    answers = asyncio.Event()
+    fleet = fleet_of(hanging)
+    fleet.aborts = True
+
+    async def sample(bundle: Bundle) -> list[Rollout]:
+        await (answers.wait() if bundle.seed == 0 else asyncio.Event().wait())
+        hanging.hands_over = {0}
+        return [hanging._rollout(bundle, bundle.seed)]
+
+    hanging.sample = sample  # type: ignore[method-assign]
+    found: list[tuple[int, tuple[int, ...], bool]] = []
+    fleet.on_hand_over = lambda key: answers.set()
+
+    def on_tick(fleet: FakeFleet) -> None:
+        fleet.current, fleet.lost = {"b": other}, {"a"}
+
+    fleet.on_tick = on_tick
+    rollouts = await asyncio.wait_for(
+        dispatch_of(fleet).run(
+            singles(2),
+            on_finished=lambda number, one: found.append((number, one.completion_ids, one.is_aborted)),
+        ),
+        10,
+    )
+    assert fleet.told_to_hand_over == ["a"]
+    assert found[0] == (0, (0,), True)
+    assert [rollout.completion_ids for rollout in rollouts] == [(0, 1, 2), (1, 2, 3)]

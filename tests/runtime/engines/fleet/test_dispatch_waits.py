@@ -22,6 +22,9 @@ class SteppedWorker:
     key: str
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def may_take(self, bundle: Bundle) -> bool:
+        return True
+
     async def sample(self, bundle: Bundle) -> list[Rollout]:
         await self.may_answer.wait()
         span = VersionSpan(PolicyVersion(1, 0), 0, 1)
@@ -45,6 +48,12 @@ class TimedFleet:
 
     def mark_unhealthy(self, key: str, error: Exception) -> None:
         raise AssertionError(f"no worker fails here: {error}")
+
+    def goes_on(self, bundle: Bundle) -> bool:
+        return False
+
+    async def hand_over(self, key: str) -> None:
+        raise AssertionError("no completion goes on here")
 
     async def changed(self, *, timeout_seconds: float) -> None:
         # the dispatch has looked at what the last second brought, as often as it takes

@@ -82,7 +82,7 @@ def test_every_span_of_a_completion_keeps_its_version_and_its_place() -> None:
         Frame({}, {}),
         Frame(HEADER, {}),
         Frame({}, ARRAYS),
-        completion({"finish_reason": "abort"}),
+        completion({"finish_reason": "error"}),
         completion({"finish_reason": None}),
         completion(token_ids=array("i"), logprobs=array("f")),
         completion({"versions": []}, token_ids=array("i"), logprobs=array("f")),

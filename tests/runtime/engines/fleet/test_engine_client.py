@@ -1,6 +1,7 @@
 """Calls to one engine: whom they are for, whose they are, and what becomes of their failures."""
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator
 
 import pytest
@@ -42,17 +43,17 @@ async def test_a_call_for_one_process_is_refused_by_its_successor(
     engine: FakeEngine, client: EngineClient
 ) -> None:
     bound = client.for_instance((await client.identity(timeout_seconds=GIVE_UP_SECONDS)).instance)
-    await bound.pause(timeout_seconds=GIVE_UP_SECONDS)
+    await bound.pause(mode="keep", clears_cache=True, timeout_seconds=GIVE_UP_SECONDS)
     engine.restart()
     with pytest.raises(EngineConflictError, match="engine a was restarted"):
-        await bound.pause(timeout_seconds=GIVE_UP_SECONDS)
+        await bound.pause(mode="keep", clears_cache=True, timeout_seconds=GIVE_UP_SECONDS)
     assert not engine.vllm.is_paused
 
 
 async def test_a_call_of_an_attempt_that_is_over_is_refused(engine: FakeEngine, client: EngineClient) -> None:
     await engine.note_attempt(attempt=2)
     with pytest.raises(EngineConflictError, match="attempt 1 is over"):
-        await client.pause(timeout_seconds=GIVE_UP_SECONDS)
+        await client.pause(mode="keep", clears_cache=True, timeout_seconds=GIVE_UP_SECONDS)
 
 
 async def test_only_a_probe_passes_before_admission(client: EngineClient) -> None:
@@ -87,7 +88,8 @@ async def test_an_engine_that_hangs_up_is_gone(engine: FakeEngine, client: Engin
 
 
 async def test_resume_undoes_a_pause(engine: FakeEngine, client: EngineClient) -> None:
-    for verb, is_paused in ((client.pause, True), (client.resume, False)):
+    pause = functools.partial(client.pause, mode="keep", clears_cache=True)
+    for verb, is_paused in ((pause, True), (client.resume, False)):
         await verb(timeout_seconds=GIVE_UP_SECONDS)
         assert engine.vllm.is_paused == await client.is_paused(timeout_seconds=GIVE_UP_SECONDS) == is_paused
 
@@ -109,7 +111,7 @@ async def test_an_engine_without_statistics_counts_nothing(engine: FakeEngine, c
 async def test_calls_one_after_the_other_use_one_connection(engine: FakeEngine, client: EngineClient) -> None:
     for _ in range(3):
         await client.identity(timeout_seconds=GIVE_UP_SECONDS)
-        await client.pause(timeout_seconds=GIVE_UP_SECONDS)
+        await client.pause(mode="keep", clears_cache=True, timeout_seconds=GIVE_UP_SECONDS)
         await client.resume(timeout_seconds=GIVE_UP_SECONDS)
         assert not await client.is_paused(timeout_seconds=GIVE_UP_SECONDS)
     assert engine.num_connections == 1
@@ -117,8 +119,10 @@ async def test_calls_one_after_the_other_use_one_connection(engine: FakeEngine, 
 
 async def test_a_refusal_of_the_guard_keeps_the_connection(engine: FakeEngine, client: EngineClient) -> None:
     with pytest.raises(EngineConflictError):
-        await client.for_instance("another").pause(timeout_seconds=GIVE_UP_SECONDS)
-    await client.pause(timeout_seconds=GIVE_UP_SECONDS)
+        await client.for_instance("another").pause(
+            mode="keep", clears_cache=True, timeout_seconds=GIVE_UP_SECONDS
+        )
+    await client.pause(mode="keep", clears_cache=True, timeout_seconds=GIVE_UP_SECONDS)
     assert engine.num_connections == 1
 
 
@@ -130,7 +134,7 @@ async def test_no_call_uses_the_connection_of_an_internal_error(
     engine.vllm.during[PAUSE_PATH] = raising(RefusedError("x" * num_characters))
     for number in (1, 2):
         with pytest.raises(EngineRefusedError, match=r"HTTP 500: .*xxxxxxxxxx"):
-            await client.pause(timeout_seconds=GIVE_UP_SECONDS)
+            await client.pause(mode="keep", clears_cache=True, timeout_seconds=GIVE_UP_SECONDS)
         assert engine.num_connections == number
     assert not await client.is_paused(timeout_seconds=GIVE_UP_SECONDS)
     assert engine.num_connections == 3

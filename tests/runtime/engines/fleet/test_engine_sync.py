@@ -132,7 +132,7 @@ async def test_an_update_left_open_by_an_earlier_trainer_is_ended_by_the_next(
     engine: FakeEngine, session: aiohttp.ClientSession
 ) -> None:
     first = client_of(engine, session)
-    await first.pause(timeout_seconds=GIVE_UP_SECONDS)
+    await first.pause(mode="keep", clears_cache=True, timeout_seconds=GIVE_UP_SECONDS)
     await first.weight_verb(routes.START_PATH, {}, timeout_seconds=GIVE_UP_SECONDS)
     assert engine.vllm.is_update_open
 

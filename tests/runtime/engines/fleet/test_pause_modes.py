@@ -1,0 +1,154 @@
+"""What becomes of completions that engines are sampling when they get new weights, without models."""
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fake_engine_server import FAKE_BACKEND, FakeEngine
+from fake_vllm import LARGEST_SEED
+from fleet_builder import fleet_of, seeds, sync, until, versions
+
+from grpo_api.v1alpha1.spec import PauseMode, SamplingSpec
+from grpo_runtime.data.seeds import segment_seed
+from grpo_runtime.engines.fleet.settings import Pause
+from grpo_runtime.engines.routes import HAND_OVER_PATH, PAUSE_PATH, SAMPLE_PATH
+from grpo_runtime.rollouts.interface import GenerateRequest, Rollout
+
+pytestmark = pytest.mark.usefixtures("pod_environment")
+ABORT, WAIT = Pause(PauseMode.ABORT), Pause(PauseMode.WAIT)
+LONG = SamplingSpec(temperature=1.0, max_tokens=8)
+
+
+def staging_engine(name: str) -> FakeEngine:
+    engine = FakeEngine(name)
+    engine.vllm.stages = True
+    return engine
+
+
+def group(size: int = 2, **changes: object) -> list[GenerateRequest]:
+    """Completions for one prompt, with seeds from 100."""
+    return [GenerateRequest((4, 5), seed=100 + number, **changes) for number in range(size)]  # type: ignore[arg-type]
+
+
+async def sampled_over_a_sync(
+    engine: FakeEngine, pause: Pause, requests: list[GenerateRequest], **changes: Any
+) -> tuple[list[Rollout], int, int]:
+    """What an engine samples that gets new weights meanwhile; how often samples went on, and tokens that were
+    computed again for that."""
+    settings: dict[str, Any] = {"is_asynchronous": True, "sampling": LONG, "evaluation": LONG}
+    async with fleet_of(engine, pause=pause, **settings, **changes) as fleet:
+        may_go_on = asyncio.Event()
+        engine.vllm.during[SAMPLE_PATH] = may_go_on.wait
+        step = asyncio.ensure_future(fleet.generate(requests))
+        await until(lambda: engine.vllm.num_sampling == len(requests))
+        syncing = asyncio.ensure_future(sync(fleet, step=1))
+        if pause.mode is PauseMode.WAIT:
+            engine.vllm.reached.clear()
+            # it has all weights, and is not paused before it has answered
+            await until(lambda: not fleet.workers())
+            assert f"POST {PAUSE_PATH}" not in engine.vllm.reached
+            later = asyncio.ensure_future(fleet.generate(group(1)))
+            await until(lambda: fleet.generation() is not None and fleet.generation().num_waiting == 1)  # type: ignore[union-attr]
+            may_go_on.set()
+            assert versions(await later) == {"1.1"}
+        await syncing
+        may_go_on.set()
+        return await step, fleet.num_handed_over, fleet.num_recomputed_tokens
+
+
+async def test_with_wait_an_engine_finishes_what_it_has_before_it_is_paused_and_is_given_no_more() -> None:
+    rollouts, num_handed_over, num_recomputed = await sampled_over_a_sync(staging_engine("a"), WAIT, group())
+    assert versions(rollouts) == {"1.0"}
+    assert (num_handed_over, num_recomputed) == (0, 0)
+
+
+async def test_with_wait_an_engine_that_cannot_receive_meanwhile_is_waited_for_as_well() -> None:
+    pausing = replace(FAKE_BACKEND, receives_while_serving=False)
+    rollouts, _, _ = await sampled_over_a_sync(FakeEngine("a"), WAIT, group(), backend=pausing)
+    assert versions(rollouts) == {"1.0"}
+
+
+async def test_with_abort_completions_go_on_from_their_tokens_with_the_new_weights() -> None:
+    engine = staging_engine("a")
+    rollouts, num_handed_over, num_recomputed = await sampled_over_a_sync(engine, ABORT, group())
+    later = segment_seed(100, start=1) % LARGEST_SEED
+    assert rollouts[0].completion_ids == (100, later, later + 1, later + 2)
+    assert [(str(span.version), span.start, span.end) for span in rollouts[0].versions] == [
+        ("1.0", 0, 1),
+        ("1.1", 1, 4),
+    ]
+    assert rollouts[0].prompt_ids == (4, 5)
+    assert seeds(rollouts) == [100, 101]
+    assert not any(rollout.is_aborted for rollout in rollouts)
+    first, *rest = engine.vllm.asked
+    assert (first.num_begun, first.parameters["max_tokens"], first.parameters["n"]) == (0, 8, 2)
+    assert [tuple(call.token_ids) for call in rest] == [(4, 5, 100), (4, 5, 101)]
+    assert {(call.num_begun, call.parameters["max_tokens"], call.parameters["n"]) for call in rest} == {
+        (1, 7, 1)
+    }
+    # of each, its prompt and its first token
+    assert (num_handed_over, num_recomputed) == (2, 2 * 3)
+
+
+async def test_what_was_handed_over_without_a_token_is_sampled_by_the_same_seed() -> None:
+    engine = staging_engine("a")
+    engine.vllm.num_handed_over = 0
+    rollouts, num_handed_over, _ = await sampled_over_a_sync(engine, ABORT, group())
+    assert (versions(rollouts), seeds(rollouts), num_handed_over) == ({"1.1"}, [100, 101], 0)
+
+
+async def test_an_evaluation_and_what_a_grammar_shapes_are_sampled_anew() -> None:
+    grammar = json.dumps({"structured_outputs": {"json_object": True}})
+    for changes in ({"is_evaluation": True}, {"own_parameters": grammar}):
+        rollouts, num_handed_over, _ = await sampled_over_a_sync(
+            staging_engine("a"), ABORT, group(1, **changes)
+        )
+        assert (versions(rollouts), seeds(rollouts), num_handed_over) == ({"1.1"}, [100], 0)
+
+
+async def test_with_keep_an_engine_that_ends_completions_by_abort_counts_as_failed() -> None:
+    engine, other = staging_engine("a"), staging_engine("b")
+    async with fleet_of(engine, other, is_asynchronous=True, sampling=LONG) as fleet:
+        for each in (engine, other):
+            each.vllm.during[SAMPLE_PATH] = asyncio.Event().wait
+        step = asyncio.ensure_future(fleet.generate(group(1)))
+        await until(lambda: engine.vllm.num_sampling + other.vllm.num_sampling == 1)
+        asked, next_one = (engine, other) if engine.vllm.num_sampling else (other, engine)
+        next_one.vllm.during.clear()
+        await asked.vllm.hand_over()
+        assert [rollout.engine for rollout in await step] == [next_one.name]
+        assert (seeds(await step), fleet.num_resent, fleet.num_handed_over) == ([100], 1, 0)
+
+
+@pytest.mark.parametrize("keeps_cache", [False, True])
+async def test_the_cache_is_kept_where_the_job_says_so(*, keeps_cache: bool) -> None:
+    engine = staging_engine("a")
+    asked: list[bool] = []
+    real = engine.vllm._verb
+
+    def verb(path: str, body: object, *, query: dict[str, list[str]]) -> object:
+        if path == PAUSE_PATH:
+            asked.append(query["clear_cache"] == ["true"])
+        return real(path, body, query=query)  # type: ignore[arg-type]
+
+    engine.vllm._verb = verb  # type: ignore[assignment, method-assign]
+    pause = Pause(PauseMode.KEEP, keeps_cache=keeps_cache)
+    rollouts, _, num_recomputed = await sampled_over_a_sync(engine, pause, group())
+    assert versions(rollouts) == {"1.0", "1.1"}
+    assert asked == [not keeps_cache] * 2
+    assert num_recomputed == (0 if keeps_cache else 2 * 3)
+
+
+async def test_a_hung_engine_hands_over_what_its_server_has_and_another_one_goes_on() -> None:
+    hanging, other = staging_engine("hanging"), staging_engine("other")
+    limits = {"hung_after_seconds": 0.3, "first_step_seconds": 0.3, "probe_timeout_seconds": 0.1}
+    settings = {"is_asynchronous": True, "sampling": LONG, "pause": ABORT, **limits}
+    async with fleet_of(hanging, other, **settings) as fleet:
+        hanging.freeze_core()
+        rollouts = await fleet.generate([GenerateRequest((4 + n,), seed=100 * n) for n in range(4)])
+        assert f"POST {HAND_OVER_PATH}" in hanging.vllm.reached
+        assert {rollout.engine for rollout in rollouts} == {"other"}
+        assert {len(rollout.completion_ids) for rollout in rollouts} == {3, 4}
+        assert (fleet.num_handed_over, fleet.num_resent) == (2, 0)
