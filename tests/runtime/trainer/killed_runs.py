@@ -165,6 +165,8 @@ class AheadOnDisk:
 
     samples: dict[int, int]
     """Group by seed."""
+    begun: dict[int, int]
+    """By seed the tokens of those that are not finished."""
     given_up: dict[int, int]
     """Of those that were given up."""
     scored: set[int]
@@ -175,6 +177,7 @@ class AheadOnDisk:
 def ahead_on_disk(folder: Path, *, last_step: int | None = None, with_forgotten: bool = False) -> AheadOnDisk:
     """What was written whole of the steps up to `last_step`, and of those that were removed since."""
     samples: dict[int, int] = {}
+    begun: dict[int, int] = {}
     given_up: dict[int, int] = {}
     scored: set[int] = set()
     composed: dict[tuple[int, int], Composed] = {}
@@ -185,14 +188,22 @@ def ahead_on_disk(folder: Path, *, last_step: int | None = None, with_forgotten:
             for attempt, path in attempts_in(of_step).items():
                 for record in map(decode_record, decode_frames(path.read_bytes())[0]):
                     if isinstance(record, Generated):
-                        is_given_up = isinstance(record.completion, GivenUp)
-                        (given_up if is_given_up else samples)[record.seed] = record.group
+                        if isinstance(record.completion, GivenUp):
+                            given_up[record.seed] = record.group
+                        elif record.is_begun:
+                            begun[record.seed] = len(record.completion.completion_ids)
+                        else:
+                            samples[record.seed] = record.group
                     elif isinstance(record, Scored):
                         scored.add(record.group)
                     elif isinstance(record, Composed):
                         composed[step, attempt] = record
     return AheadOnDisk(
-        samples, given_up, scored, {step: record for (step, _), record in sorted(composed.items())}
+        samples,
+        {seed: num_tokens for seed, num_tokens in begun.items() if seed not in samples},
+        given_up,
+        scored,
+        {step: record for (step, _), record in sorted(composed.items())},
     )
 
 

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,7 +24,9 @@ from fake_engines import FakeEngines
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec.asynchronous import StalePolicy
+from grpo_runtime.data.seeds import segment_seed
 from grpo_runtime.engines.colocated.rank_engine import PHASES, RankSync
+from grpo_runtime.engines.fleet.engine_calls import joined
 from grpo_runtime.rollouts.frames import decode_frames
 from grpo_runtime.rollouts.interface import (
     Engines,
@@ -201,7 +203,7 @@ class ScriptedConcurrentEngines(FakeEngines):
     """A fake for asynchronous training: calls for several groups are open, each is sampled one request after
     the other, and new weights are under way meanwhile. The points of a kill count from the weights of its
     step on. Where the run drops stale groups, the first call with the weights of each of the steps 1 to 3
-    gets one sample and no more."""
+    gets one sample and no more. Where the journal takes what is handed over, every sample is."""
 
     is_concurrent = True
 
@@ -212,6 +214,7 @@ class ScriptedConcurrentEngines(FakeEngines):
         asynchronous = settings.run_config.asynchronous
         assert asynchronous is not None
         self._leaves_stale = asynchronous.stale is StalePolicy.DROP
+        self._hands_over = asynchronous.journal_segments
         self._num_calls = 0
         """Since it got its weights."""
 
@@ -255,8 +258,16 @@ class ScriptedConcurrentEngines(FakeEngines):
                 await asyncio.Event().wait()
             if self._has_come("turn", times=NUM_IN_TIME):
                 self._script.end()
-            self._script.note(seed=request.seed)
-            [rollout] = self._sample([request])
+            begun = request.begun
+            self._script.note(seed=request.seed, num_begun=len(begun.completion_ids) if begun else 0)
+            if self._hands_over and begun is None:
+                begun = self._begin(request)
+                if on_finished is not None:
+                    on_finished(index, begun)
+                if self._has_come("handed over", times=NUM_IN_TIME):
+                    self._script.end_once_stored(request.seed, settings=self._settings)
+                await asyncio.sleep(0)
+            rollout = self._go_on(request, begun)
             rollouts.append(rollout)
             if on_finished is not None:
                 on_finished(index, rollout)
@@ -265,6 +276,26 @@ class ScriptedConcurrentEngines(FakeEngines):
         if self._has_come("generated", times=1):
             self._script.end_once_stored(requests[-1].seed, settings=self._settings)
         return rollouts
+
+    def _begin(self, request: GenerateRequest) -> Rollout:
+        """The first half of a completion."""
+        [rollout] = self._sample([replace(request, max_tokens=self._max_tokens // 2)])
+        return replace(rollout, is_terminated=False, is_aborted=True)
+
+    def _go_on(self, request: GenerateRequest, begun: Rollout | None) -> Rollout:
+        """A whole completion, from what there is of it."""
+        if begun is None:
+            [rollout] = self._sample([request])
+            return rollout
+        num_begun = len(begun.completion_ids)
+        follows = replace(
+            request,
+            prompt_ids=request.prompt_ids + begun.completion_ids,
+            seed=segment_seed(request.seed, start=num_begun),
+            max_tokens=self._max_tokens - num_begun,
+        )
+        [rollout] = self._sample([follows])
+        return joined(begun, rollout)
 
     def _has_come(self, point: str, *, times: int) -> bool:
         assert self._version is not None

@@ -232,6 +232,25 @@ def test_a_killed_run_leaves_out_the_groups_that_it_had_left_out(
     assert steps_trained_again(tmp_path) or resumed_at > STEP or not special.trains_again
 
 
+@pytest.mark.parametrize(
+    ("num_ranks", "strategy"),
+    [(1, "DDP"), *(pytest.param(2, strategy, marks=pytest.mark.matrix) for strategy in ("FSDP2", "ZeRO2"))],
+)
+def test_a_killed_run_goes_on_from_what_was_handed_over(
+    tmp_path: Path, num_ranks: int, strategy: str
+) -> None:
+    asynchronous = {"pauseMode": "Abort", "journalSegments": True}
+    run = async_job(num_ranks=num_ranks, strategy=strategy, max_staleness=2, asynchronous=asynchronous)
+    assert -9 in run_attempt(tmp_path, run, attempt=1, kill=f"handed over:{STEP}"), log(tmp_path, 1)
+    kept, resumed_at = ahead_on_disk(tmp_path), newest_checkpoint(tmp_path)
+    assert set(run_attempt(tmp_path, run, attempt=2)) == {0}, log(tmp_path, 2)
+    assert_is_one_run(tmp_path, run)
+    assert_on_disk_is_not_done_again(tmp_path, attempt=2, kept=kept)
+    assert_composed_steps_are_replayed(tmp_path, attempt=2, kept=kept, resumed_at=resumed_at)
+    went_on = {line["seed"]: line["num_begun"] for line in noted(tmp_path, 2) if line.get("num_begun")}
+    assert went_on == kept.begun != {}
+
+
 def seeds(folder: Path, attempt: int) -> list[int]:
     """What an attempt has sampled."""
     return [line["seed"] for line in noted(folder, attempt) if "seed" in line]
