@@ -39,10 +39,7 @@ sources. One thread of torch for each: several lose more to one another than the
 by side."""
 PURE = "not engine and not apiserver and not cluster and not gpu and not matrix"
 OF_THE_API_SERVER = ("tests/apiserver", "tests/chart")
-LOCAL = "tests/runtime/local"
-WHOLE_RUNS = (LOCAL, "tests/bench")
-"""Their tests of engines run in the other lane than those of the rest, and then both take about as long."""
-ENGINES = (f"--ignore={LOCAL}", "tests/runtime")
+ENGINES = ("tests/bench", "tests/runtime")
 CUDA_IMAGE = "e2e/scenarios/test_cuda_image.py"
 
 
@@ -130,7 +127,6 @@ TEST: Sequence[Sequence[Lane]] = (
                 (*PYTEST, *SIDE_BY_SIDE, "2", "-m", PURE, "--ignore=tests/arch", "e2e", "tests"),
                 4500,
             ),
-            Part("whole runs on engines", (*PYTEST, "-m", "engine and not matrix", *WHOLE_RUNS), 2400),
         ],
     ],
 )

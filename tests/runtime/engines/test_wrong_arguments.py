@@ -4,11 +4,11 @@ parser and no engine.
 How the pod ends with such an error: tests/runtime/engines/serve/test_rollout_pod.py."""
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
+from forks import VLLM_SERVER
 
 pytestmark = pytest.mark.engine
 
@@ -73,20 +73,26 @@ def test_a_model_whose_heads_cpu_attention_has_no_kernel_for_is_refused_by_their
     assert "take a model with one of 32, 64," in sentence
 
 
-def test_the_sizes_of_heads_on_cpu_are_those_of_vllm() -> None:
+def test_the_sizes_of_heads_on_cpu_are_those_of_vllm(tmp_path: Path) -> None:
     from grpo_runtime.model.fit import CPU_HEAD_SIZES
 
     ask = (
         "from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend\n"
         "print('SIZES', *CPUAttentionBackend.get_supported_head_sizes())"
     )
-    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
-    assert f"SIZES {' '.join(map(str, CPU_HEAD_SIZES))}\n" in done.stdout
+    assert f"SIZES {' '.join(map(str, CPU_HEAD_SIZES))}" in printed(tmp_path, ask)
 
 
 def refusals(folder: Path, *arguments: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", REFUSE, str(folder), *arguments], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return [line.removeprefix("REFUSED ") for line in done.stdout.splitlines() if line.startswith("REFUSED")]
+    lines = printed(folder, REFUSE, str(folder), *arguments)
+    return [line.removeprefix("REFUSED ") for line in lines if line.startswith("REFUSED")]
+
+
+def printed(folder: Path, script: str, *arguments: str) -> list[str]:
+    """The lines of a script in a process that has imported vLLM already."""
+    path, output = folder / "script.py", folder / "output.txt"
+    path.write_text(script)
+    output.unlink(missing_ok=True)
+    fork = VLLM_SERVER.start(path, *arguments, environment=os.environ, output=output)
+    assert fork.wait(60) == 0, output.read_text()[-2000:]
+    return output.read_text().splitlines()

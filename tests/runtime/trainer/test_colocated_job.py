@@ -109,11 +109,8 @@ def test_after_every_sync_engines_and_trainer_agree(learned: list[MetricsRecord]
     assert {record.values["sync/engines"] for record in learned} == {2.0}
 
 
-@pytest.mark.parametrize(
-    "job",
-    [pytest.param("job.yaml", marks=pytest.mark.matrix), "agent-job.yaml"],
-    ids=["a rollout function", "an agent"],
-)
+@pytest.mark.matrix
+@pytest.mark.parametrize("job", ["job.yaml", "agent-job.yaml"], ids=["a rollout function", "an agent"])
 def test_a_policy_learns_to_call_the_calculator_of_the_example(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str
 ) -> None:
