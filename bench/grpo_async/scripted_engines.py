@@ -64,6 +64,9 @@ class ScriptedEngines:
         """Not measured."""
         return {}
 
+    def take_recomputed(self) -> None:
+        """Nothing is computed."""
+
     def failed_syncs(self) -> Mapping[str, FailedSyncs]:
         """None fails."""
         return {}

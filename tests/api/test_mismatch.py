@@ -5,7 +5,7 @@ import random
 import pytest
 
 from grpo_api.contract.mismatch import BOUND_NATS, STEPS_BELOW, Mismatch, mismatch_after, why_unbounded
-from grpo_api.v1alpha1.spec import SamplingSpec
+from grpo_api.v1alpha1.spec import AsyncSpec, KvCache, SamplingSpec
 
 
 def after(*nats: float | None) -> Mismatch | None:
@@ -55,7 +55,8 @@ def test_the_message_says_step_value_bound_and_what_to_do():
     ],
 )
 def test_the_bound_holds_while_tokens_are_sampled_from_the_softmax(sampling: SamplingSpec):
-    assert why_unbounded(sampling) is None
+    assert why_unbounded(sampling, asynchronous=None) is None
+    assert why_unbounded(sampling, asynchronous=AsyncSpec(max_staleness=1)) is None
 
 
 @pytest.mark.parametrize(
@@ -69,5 +70,10 @@ def test_the_bound_holds_while_tokens_are_sampled_from_the_softmax(sampling: Sam
     ],
 )
 def test_the_bound_is_off_where_a_field_changes_the_distribution(sampling: SamplingSpec, field: str):
-    why = why_unbounded(sampling)
+    why = why_unbounded(sampling, asynchronous=None)
     assert why is not None and why.startswith(f"sampling.{field} changes the distribution")
+
+
+def test_the_bound_is_off_where_weights_go_on_from_a_cache_of_others():
+    why = why_unbounded(SamplingSpec(), asynchronous=AsyncSpec(max_staleness=1, kv_cache=KvCache.KEEP))
+    assert why is not None and why.startswith("with async.kvCache Keep new weights go on from")

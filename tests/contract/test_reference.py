@@ -48,7 +48,14 @@ from grpo_runtime.report.metrics import (
 from grpo_runtime.report.overlap import IdleEngines, wait_metrics
 from grpo_runtime.rollouts import async_stream
 from grpo_runtime.rollouts.group import Group
-from grpo_runtime.rollouts.interface import AgentCalls, AgentTurn, GenerateRequest, Rollout, SyncReport
+from grpo_runtime.rollouts.interface import (
+    AgentCalls,
+    AgentTurn,
+    GenerateRequest,
+    Recomputed,
+    Rollout,
+    SyncReport,
+)
 from grpo_runtime.rollouts.journal.journal import CHECKSUM, DIFFERS, REPLAYED
 from grpo_runtime.rollouts.stream import FILTERED, GENERATED, GENERATED_REWARD, ROUNDS
 from grpo_runtime.trainer.algorithm_options import loss_options
@@ -254,7 +261,7 @@ def named_in(source: str) -> set[str]:
 
 def asynchronous() -> set[str]:
     """What a step of asynchronous training reports besides."""
-    idle = IdleEngines({"a": 0.5}, num_engines=1)
+    idle = IdleEngines({"a": 0.5}, num_engines=1, recomputed=Recomputed())
     return {
         *(f"{STALENESS}/{statistic}" for statistic in ("mean", "max")),
         *(QUEUED, RUNNING, async_stream.FAILED, async_stream.DROPPED),

@@ -1,6 +1,7 @@
 """Real rollout engines for tests marked `engine`: the pod's own entry point, as a process of this machine or
 as a fork of one that has imported vLLM. And the end of processes that a failed test left."""
 
+import json
 import os
 import signal
 import subprocess
@@ -50,6 +51,8 @@ def run_config(
     *,
     model_source: str = "builtin://tiny",
     max_model_len: int = 256,
+    max_num_seqs: int | None = None,
+    kv_cache_memory: str = "64Mi",
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int = 1,
     weight_sync_backend: str | None = None,
@@ -75,7 +78,8 @@ def run_config(
                 "sampling": {"maxTokens": 16},
                 "engine": {
                     "maxModelLen": max_model_len,
-                    "kvCacheMemory": "64Mi",
+                    "maxNumSeqs": max_num_seqs,
+                    "kvCacheMemory": kv_cache_memory,
                     "tensorParallelSize": tensor_parallel_size,
                     "pipelineParallelSize": pipeline_parallel_size,
                     "dataParallelSize": data_parallel_size,
@@ -285,6 +289,43 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
     """One engine for all tests that leave it alive, and a process of its own as a pod's is. Each test speaks
     as an attempt of its own."""
     with running_engine(tmp_path_factory.mktemp("engine"), name="engine-0", is_forked=False) as started:
+        yield started
+
+
+@contextmanager
+def running_asynchronous_engine(folder: Path, *, name: str) -> Iterator[EngineProcess]:
+    """An engine for asynchronous training, whose completions may be longer than those of the built-in model.
+    It samples 4 at a time, and its KV cache has 31 blocks of 128 tokens for them, fewer than 4 of the longest
+    completions need."""
+    from grpo_runtime.model.tiny import write_tiny_model
+
+    model, max_model_len = folder / "cache" / "model", 2048
+    write_tiny_model(model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": max_model_len}))
+    with running_engine(
+        folder,
+        name=name,
+        model_source=f"file://{model}",
+        max_staleness=1,
+        max_model_len=max_model_len,
+        max_num_seqs=4,
+        kv_cache_memory="4Mi",
+    ) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def start_asynchronous() -> Callable[..., AbstractContextManager[EngineProcess]]:
+    """`running_asynchronous_engine`, for fixtures and tests of the folders below."""
+    return running_asynchronous_engine
+
+
+@pytest.fixture(scope="session")
+def asynchronous_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    """One for all tests of asynchronous training that leave it alive."""
+    folder = tmp_path_factory.mktemp("asynchronous")
+    with running_asynchronous_engine(folder, name="engine-asynchronous") as started:
         yield started
 
 

@@ -67,6 +67,7 @@ class FakeVLLM:
     """Completions in work at this moment."""
     num_generated: int = 0
     """Tokens of finished completions, and what a test adds for those in work."""
+    num_preemptions: int = 0
     stages: bool = False
     """Whether it may receive before it is paused."""
     num_cores: int = 1
@@ -118,6 +119,7 @@ class FakeVLLM:
         values = {
             "vllm:generation_tokens_total": self.num_generated,
             "vllm:num_requests_running": self.num_sampling,
+            "vllm:num_preemptions_total": self.num_preemptions,
         }
         names = parse_qs(scope["query_string"].decode()).get("name[]", list(values))
         lines = [

@@ -28,10 +28,38 @@ def weights_of(policy: PreTrainedModel) -> FixedWeights:
     return FixedWeights(named_weights(policy))
 
 
-def logprobs(policy: PreTrainedModel, ids: tuple[int, ...], *, temperature: float = 1.0) -> list[float]:
-    """Logprobs of every token after the first, in float32."""
+def logprobs(
+    policy: PreTrainedModel,
+    ids: tuple[int, ...],
+    *,
+    temperature: float = 1.0,
+    repetition_penalty: float = 1.0,
+) -> list[float]:
+    """Logprobs of every token after the first, in float32. `repetition_penalty` as in vLLM and transformers:
+    each token that stands before, also in the prompt, has its logit divided or multiplied by it."""
     with torch.no_grad():
-        logits = policy(torch.tensor([ids])).logits[0, :-1].float() / temperature
+        logits = policy(torch.tensor([ids])).logits[0, :-1].float()
+    if repetition_penalty != 1.0:
+        seen = torch.zeros_like(logits, dtype=torch.bool)
+        for place in range(len(ids) - 1):
+            seen[place:, ids[place]] = True
+        penalized = torch.where(logits > 0, logits / repetition_penalty, logits * repetition_penalty)
+        logits = torch.where(seen, penalized, logits)
+    return _of_tokens(logits / temperature, ids)
+
+
+def logprobs_with_kept_cache(
+    before: PreTrainedModel, after: PreTrainedModel, ids: tuple[int, ...], *, num_kept: int
+) -> list[float]:
+    """Logprobs of every token after the first, where `after` takes the keys and values of the first
+    `num_kept` tokens that `before` has computed."""
+    with torch.no_grad():
+        first = before(torch.tensor([ids[:num_kept]]), use_cache=True)
+        rest = after(torch.tensor([ids[num_kept:]]), past_key_values=first.past_key_values)
+    return _of_tokens(torch.cat((first.logits, rest.logits), dim=1)[0, :-1].float(), ids)
+
+
+def _of_tokens(logits: torch.Tensor, ids: tuple[int, ...]) -> list[float]:
     return logits.log_softmax(-1).gather(-1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
 
 

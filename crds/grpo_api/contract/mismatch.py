@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from grpo_api.model import ApiModel
+from grpo_api.v1alpha1.spec.asynchronous import AsyncSpec, KvCache
 from grpo_api.v1alpha1.spec.sampling import SamplingSpec
 
 MISMATCH_METRIC = "sampling/sampling_logp_difference/mean"
@@ -50,15 +51,21 @@ def mismatch_after(known: Mismatch | None, *, step: int, nats: float | None) -> 
     return known.model_copy(update={"num_below": known.num_below + 1})
 
 
-def why_unbounded(sampling: SamplingSpec) -> str | None:
+def why_unbounded(sampling: SamplingSpec, *, asynchronous: AsyncSpec | None) -> str | None:
     """Why the bound says nothing about a run with this sampling, as a sentence; None where it does.
 
     Engines report logprobs of the distribution that they sample from, the trainer computes the softmax at
-    `sampling.temperature`: where these are meant to be different, so are the logprobs.
+    `sampling.temperature`: where these are meant to be different, so are the logprobs. What new weights go on
+    with from a kept cache is of no weights, and engines do not say which tokens these are.
     """
     fields = [f"sampling.{name}" for name in sampling.transforms]
     if not fields:
-        return None
+        if asynchronous is None or asynchronous.kv_cache is not KvCache.KEEP:
+            return None
+        return (
+            "with async.kvCache Keep new weights go on from keys and values of older ones, so the engines' "
+            "logprobs differ from the trainer's, and the bound on the difference is off"
+        )
     verb = "changes" if len(fields) == 1 else "change"
     return (
         f"{' and '.join(fields)} {verb} the distribution that tokens are sampled from, so the engines' "

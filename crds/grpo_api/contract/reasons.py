@@ -79,8 +79,8 @@ class Reason(StrEnum):
     LOGPROBS_AGREE = "LogprobsAgree"
     """The logprobs of trainer and engines differed by more than 0.25 nats, and have not for five steps."""
     LOGPROBS_NOT_COMPARED = "LogprobsNotCompared"
-    """A field of `sampling` is meant to make the engines' logprobs differ from the trainer's; the message
-    names it."""
+    """A field of `sampling`, or `async.kvCache: Keep`, is meant to make the engines' logprobs differ from the
+    trainer's; the message names it."""
     NO_REWARD = "NoReward"
     """In most of the newest steps no completion had a reward, so nothing was learned; the message says what
     to do. The job continues."""

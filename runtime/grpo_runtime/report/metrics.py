@@ -157,7 +157,7 @@ METRICS = {
     "async/running_groups": "groups that were being sampled or scored then",
     "async/trainer_idle_seconds": (
         "of the step: `time/generate_seconds`, in which the trainer waited for groups, and "
-        "`time/sync_seconds`, in which it waited for a weight sync; this and the next three are left out in "
+        "`time/sync_seconds`, in which it waited for a weight sync; this and the next five are left out in "
         "a step that has samples from the journal"
     ),
     "async/engine_idle_seconds": (
@@ -168,6 +168,15 @@ METRICS = {
     "async/tokens_per_busy_second": (
         "sampled tokens of the step by the seconds in which the mean engine was not idle: "
         "`tokens_per_second` is by wall clock; left out where they were idle for more than 90 % of the step"
+    ),
+    "async/recomputed_tokens": (
+        "tokens of contexts that engines computed again since the step before, because weights changed "
+        "within a completion, or an engine went on with what another one had begun"
+    ),
+    "async/preemptions": (
+        "completions that vLLM took out of its KV cache since the step before, to make room for others or, "
+        "with `pauseMode: Keep` and `kvCache: Recompute`, for new weights; of their contexts it computes "
+        "again what the cache has no more"
     ),
     "num_tokens": "prompt and completion tokens of the whole run so far",
     "tokens_per_second": (

@@ -5,14 +5,20 @@ of a step, shares of the time for the page, and the split of GPUs that they sugg
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from grpo_runtime.report.metrics_file import MetricsRecord
 from grpo_runtime.report.phases import MIN_GAIN, PAUSED, PHASE, STEP_TIME, Split
+
+if TYPE_CHECKING:  # it imports torch
+    from grpo_runtime.rollouts.interface import Recomputed
 
 TRAINER_IDLE = "async/trainer_idle_seconds"
 ENGINE_IDLE = "async/engine_idle_seconds"
 ENGINE_IDLE_SHARE = "async/engine_idle_share"
 TOKENS_PER_BUSY_SECOND = "async/tokens_per_busy_second"
+RECOMPUTED_TOKENS = "async/recomputed_tokens"
+PREEMPTIONS = "async/preemptions"
 TRAINER = TRAINING, FOR_GROUPS, FOR_SYNC, OTHER = (
     "training",
     "waiting for groups",
@@ -32,12 +38,13 @@ MOST_BINS = 60
 
 @dataclass(frozen=True)
 class IdleEngines:
-    """How long engines were idle in a step."""
+    """How long engines were idle in a step, and what they have computed again."""
 
     seconds: Mapping[str, float]
     """By engine, as `Engines.take_idle_seconds` has them."""
     num_engines: int
     """Also those that were never idle."""
+    recomputed: "Recomputed | None" = None
 
 
 def wait_metrics(step: Mapping[str, float], *, idle: IdleEngines, num_tokens: int) -> dict[str, float]:
@@ -46,6 +53,9 @@ def wait_metrics(step: Mapping[str, float], *, idle: IdleEngines, num_tokens: in
     seconds = step[STEP_TIME]
     metrics = {TRAINER_IDLE: sum(step.get(PHASE.format(phase), 0.0) for phase in ("generate", "sync"))}
     num_engines = max(idle.num_engines, len(idle.seconds))
+    if idle.recomputed is not None:
+        metrics[RECOMPUTED_TOKENS] = float(idle.recomputed.num_tokens)
+        metrics[PREEMPTIONS] = float(idle.recomputed.num_preemptions)
     if num_engines == 0 or seconds <= 0:
         return metrics
     # a pause that began before the step is counted where it ended

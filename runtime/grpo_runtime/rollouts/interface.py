@@ -248,6 +248,20 @@ class Generation:
         )
 
 
+@dataclass(frozen=True)
+class Recomputed:
+    """What engines have computed again: `num_tokens` of contexts because weights changed within a completion
+    or another engine went on with it, and that of completions that were taken out of the KV cache
+    `num_preemptions` times."""
+
+    num_tokens: int = 0
+    num_preemptions: int = 0
+
+    def since(self, before: "Recomputed") -> "Recomputed":
+        """What has been added to `before`."""
+        return Recomputed(self.num_tokens - before.num_tokens, self.num_preemptions - before.num_preemptions)
+
+
 class Engines(Protocol):
     """The rollout engines of a run, as rank 0 sees them. Only those with the newest weights are given work.
 
@@ -318,6 +332,11 @@ class Engines(Protocol):
         """Engine -> the seconds in which it could serve and had no request, or was paused, since they were
         last taken; one that had none is left out. Empty in mode Colocated, where engines and trainer take
         turns."""
+        ...
+
+    def take_recomputed(self) -> Recomputed | None:
+        """What they have computed again since it was last taken; None in mode Colocated, where nobody
+        counts it."""
         ...
 
     async def close(self) -> None:

@@ -68,7 +68,7 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
         exports_merged=run_config.exports_merged,
         reference=context.reference,
     )
-    why_unbounded = mismatch.why_unbounded(run_config.sampling)
+    why_unbounded = mismatch.why_unbounded(run_config.sampling, asynchronous=run_config.asynchronous)
     if why_unbounded is not None:
         logger.info("%s", why_unbounded)
     reporter = Reporter(

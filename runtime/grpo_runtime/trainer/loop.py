@@ -249,10 +249,15 @@ class Coordinator:
         )
 
     def _take_idle(self) -> IdleEngines | None:
-        """How long engines were idle, where they sample while the trainer trains."""
+        """How long engines were idle, and what they computed again, where they sample while the trainer
+        trains."""
         if self.run_config.asynchronous is None:
             return None
-        return IdleEngines(self.engines.take_idle_seconds(), num_engines=self.engines.counts().known)
+        return IdleEngines(
+            self.engines.take_idle_seconds(),
+            num_engines=self.engines.counts().known,
+            recomputed=self.engines.take_recomputed(),
+        )
 
     def _report(
         self,

@@ -58,8 +58,10 @@ def end_across(pieces: Sequence[str], *, seam: int, stops: Sequence[str]) -> tup
     """Behind which token a completion ends that was handed over behind token `seam`, and whether a text ended
     it."""
     decoder, start = Pieces(pieces), seam
-    while start < len(pieces):
-        call = EngineCall((*PROMPT, *range(start)), {"stop": list(stops)}, num_begun=start)
+    while True:
+        assert start < len(pieces), "vLLM refuses a call for no token"
+        parameters = {"stop": list(stops), "max_tokens": len(pieces) - start}
+        call = EngineCall((*PROMPT, *range(start)), parameters, num_begun=start)
         found = Seam.of(call, decoder=decoder)
         asked = found.with_stops(call.parameters)["stop"]
         end, output = sampled(pieces, start=start, stops=asked)
@@ -69,7 +71,6 @@ def end_across(pieces: Sequence[str], *, seam: int, stops: Sequence[str]) -> tup
             return end, rollout.is_terminated
         assert end > start
         start = end
-    return start, False
 
 
 @given(pieces=TOKENS, stops=st.lists(TEXTS, min_size=1, max_size=3), data=st.data())

@@ -14,17 +14,21 @@ from grpo_runtime.report.overlap import (
     wait_metrics,
 )
 from grpo_runtime.report.phases import Split
+from grpo_runtime.rollouts.interface import Recomputed
 
 PHASES = {"time/sync_seconds": 1.0, "time/generate_seconds": 2.0, "time/train_seconds": 6.0}
 
 
 def test_idle_seconds_are_what_the_trainer_waits_and_the_mean_over_all_engines() -> None:
-    idle = IdleEngines({"a": 4.0, "b": 2.0}, num_engines=3)
+    recomputed = Recomputed(num_tokens=300, num_preemptions=2)
+    idle = IdleEngines({"a": 4.0, "b": 2.0}, num_engines=3, recomputed=recomputed)
     assert wait_metrics({"step_time": 10.0, **PHASES}, idle=idle, num_tokens=400) == {
         "async/trainer_idle_seconds": 3.0,
         "async/engine_idle_seconds": 2.0,
         "async/engine_idle_share": 0.2,
         "async/tokens_per_busy_second": 50.0,
+        "async/recomputed_tokens": 300.0,
+        "async/preemptions": 2.0,
     }
 
 

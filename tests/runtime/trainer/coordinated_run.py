@@ -143,6 +143,9 @@ class RecordingEngines:
     def take_idle_seconds(self) -> Mapping[str, float]:
         return {"fake": 0.25} if self.versions else {}
 
+    def take_recomputed(self) -> None:
+        return None
+
     async def sync(
         self,
         weights: WeightSource,

@@ -55,6 +55,9 @@ class FakeEngines:
     def take_idle_seconds(self) -> Mapping[str, float]:
         return {}
 
+    def take_recomputed(self) -> None:
+        return None
+
     async def sync(
         self,
         weights: WeightSource,

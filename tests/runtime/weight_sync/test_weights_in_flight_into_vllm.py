@@ -1,22 +1,20 @@
 """A real engine that gets new weights while it samples. Transformers judges every token."""
 
 import asyncio
-import json
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from engine_numbers import metric, until_sampled
 from one_engine_sync import OneEngineSync
 from policy_builder import changed_policy, logprobs, probe_of, weights_of
-from prometheus_client.parser import text_string_to_metric_families
 from receiver_harness import Alter, AlteredCopy, accident, flip_a_bit
 from transformers import PreTrainedModel
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import SamplingSpec
-from grpo_runtime.engines import routes
 from grpo_runtime.engines.fleet.engine_calls import (
     AnswerLimits,
     Bundle,
@@ -27,33 +25,13 @@ from grpo_runtime.engines.fleet.engine_calls import (
 )
 from grpo_runtime.engines.fleet.engine_client import MAX_BYTES, Address, EngineClient, open_session
 from grpo_runtime.engines.fleet.engine_sync import SyncFailedError, SyncJob
-from grpo_runtime.model.tiny import write_tiny_model
 from grpo_runtime.rollouts.interface import Rollout
 from grpo_runtime.settings import Tokens
 from grpo_runtime.weight_sync.registry import GLOO
 
 pytestmark = pytest.mark.engine
 MAX_TOKENS = 1500
-MAX_MODEL_LEN = 2048
 LONG = Bundle(prompt_ids=(10, 20, 30), seed=7, num_samples=2)
-
-
-@pytest.fixture(scope="module")
-def asynchronous_engine(start: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """An engine whose completions may be longer than those of the built-in model."""
-    folder = tmp_path_factory.mktemp("asynchronous")
-    model = folder / "cache" / "model"
-    write_tiny_model(model)
-    config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": MAX_MODEL_LEN}))
-    with start(
-        folder,
-        name="engine-asynchronous",
-        model_source=f"file://{model}",
-        max_staleness=1,
-        max_model_len=MAX_MODEL_LEN,
-    ) as started:
-        yield started
 
 
 @pytest.fixture
@@ -82,29 +60,6 @@ async def sample_long(client: EngineClient, *, salt: str) -> list[Rollout]:
     call = replace(call, parameters={**call.parameters, "ignore_eos": True})
     answer = await client.sample(call, max_bytes=MAX_BYTES)
     return read_rollouts(answer, bundle=LONG, engine="engine", limits=AnswerLimits(MAX_TOKENS))
-
-
-async def num_tokens(client: EngineClient) -> float:
-    load = await client.load(timeout_seconds=10)
-    assert load is not None
-    return load.num_tokens
-
-
-async def until_sampled(client: EngineClient, count: int, *, while_running: asyncio.Future[Any]) -> None:
-    """Return when the engine has sampled so many tokens more."""
-    before = await num_tokens(client)
-    while await num_tokens(client) < before + count:
-        assert not while_running.done()
-
-
-async def metric(engine: Any, name: str, *, attempt: int) -> float:
-    headers = {"Authorization": f"Bearer {engine.admin_token}", routes.ATTEMPT_HEADER: str(attempt)}
-    async with (
-        open_session() as session,
-        session.get(engine.url(routes.METRICS_PATH), headers=headers) as response,
-    ):
-        families = text_string_to_metric_families(await response.text())
-        return sum(s.value for family in families for s in family.samples if s.name == name)
 
 
 @pytest.mark.parametrize("transfers_first", [True, False])

@@ -266,7 +266,8 @@ def _mismatch_high(draft: Draft) -> dict[ConditionType, ConditionState]:
     if progress is None:
         return {}
     snapshot = draft.known_snapshot
-    off = why_unbounded(snapshot.spec.sampling) if snapshot else None
+    spec = snapshot.spec if snapshot else None
+    off = why_unbounded(spec.sampling, asynchronous=spec.asynchronous) if spec else None
     if off is not None:
         return {kind: ConditionState(False, Reason.LOGPROBS_NOT_COMPARED, off)}
     if progress.mismatch is not None:

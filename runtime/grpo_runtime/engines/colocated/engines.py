@@ -196,6 +196,9 @@ class ColocatedEngines:
         """None: they take turns with the trainer."""
         return {}
 
+    def take_recomputed(self) -> None:
+        """Not counted: their vLLM keeps no statistics."""
+
     async def close(self) -> None:
         """Let go of the threads; engines end with their processes."""
         self._readers.shutdown(wait=False, cancel_futures=True)

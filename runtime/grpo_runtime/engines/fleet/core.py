@@ -42,6 +42,7 @@ from grpo_runtime.rollouts.interface import (
     OnFinished,
     OnRead,
     Probe,
+    Recomputed,
     Rollout,
     RolloutLostError,
     SyncReport,
@@ -104,6 +105,11 @@ class FleetCore:
     def num_handed_over(self) -> int:
         """How often a sample went on from the tokens that an engine had handed over."""
         return self._dispatch.num_handed_over
+
+    @property
+    def recomputed(self) -> Recomputed:
+        """What engines have computed again so far."""
+        return Recomputed(num_tokens=self.num_recomputed_tokens, num_preemptions=self._roster.num_preemptions)
 
     @property
     def num_lost(self) -> int:

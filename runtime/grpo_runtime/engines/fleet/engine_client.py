@@ -27,6 +27,7 @@ REUSE_SECONDS = 1.0
 meets a closed one fails. The time between is for a server that is busy, and closes it before it reads."""
 _NUM_TOKENS = "vllm:generation_tokens_total"
 _NUM_RUNNING = "vllm:num_requests_running"
+_NUM_PREEMPTIONS = "vllm:num_preemptions_total"
 _MAX_ERROR_CHARACTERS = 500
 MAX_BYTES = 32 << 20
 """Most bytes of an answer; that of metrics is the largest besides completions."""
@@ -72,10 +73,12 @@ class Identity:
 
 @dataclass(frozen=True)
 class Load:
-    """What an engine counts: tokens that it has generated, and requests that it works on."""
+    """What an engine counts: tokens that it has generated, requests that it works on, and how often it has
+    taken one out of its KV cache."""
 
     num_tokens: float
     num_running: float
+    num_preemptions: float
 
 
 class EngineClient:
@@ -127,7 +130,8 @@ class EngineClient:
         Of a hung core these are the numbers from before.
         """
         # vLLM counts for each of its data-parallel cores
-        query = f"?name[]={_NUM_TOKENS}&name[]={_NUM_RUNNING}"
+        names = (_NUM_TOKENS, _NUM_RUNNING, _NUM_PREEMPTIONS)
+        query = "?" + "&".join(f"name[]={name}" for name in names)
         text = await self._request(
             "GET", routes.METRICS_PATH + query, token=self._tokens.admin, timeout_seconds=timeout_seconds
         )
@@ -138,9 +142,9 @@ class EngineClient:
             name: sum(sample.value for sample in samples if sample.name == name)
             for name in {sample.name for sample in samples}
         }
-        if _NUM_TOKENS not in found or _NUM_RUNNING not in found:
+        if not found.keys() >= set(names):
             return None
-        return Load(num_tokens=found[_NUM_TOKENS], num_running=found[_NUM_RUNNING])
+        return Load(*(found[name] for name in names))
 
     async def pause(
         self, *, mode: Literal["keep", "abort"], clears_cache: bool, timeout_seconds: float

@@ -23,6 +23,7 @@ from grpo_runtime.rollouts.interface import (
     OnFinished,
     OnRead,
     Probe,
+    Recomputed,
     Rollout,
     SyncReport,
 )
@@ -60,6 +61,7 @@ class Fleet:
     ) -> None:
         self._close_seconds = close_seconds
         self._thread = LoopThread("fleet")
+        self._taken = Recomputed()
         self._core = self._thread.begin(_make_core(settings, backend)).result()
 
     @property
@@ -119,6 +121,11 @@ class Fleet:
         """Engine -> the seconds in which it could serve and had no call, or was paused, since they were last
         taken."""
         return self._core.take_idle_seconds()
+
+    def take_recomputed(self) -> Recomputed:
+        """What engines have computed again since it was last taken."""
+        before, self._taken = self._taken, self._core.recomputed
+        return self._taken.since(before)
 
     def failed_syncs(self) -> Mapping[str, FailedSyncs]:
         """Engine -> its failed weight syncs, for engines that serve no more because of them."""

@@ -14,7 +14,13 @@ import aiohttp
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines.fleet import liveness, membership
-from grpo_runtime.engines.fleet.engine_client import Address, EngineClient, EngineConflictError, Identity
+from grpo_runtime.engines.fleet.engine_client import (
+    Address,
+    EngineClient,
+    EngineConflictError,
+    Identity,
+    Load,
+)
 from grpo_runtime.engines.fleet.idleness import IdleTime
 from grpo_runtime.engines.fleet.liveness import Limits, Look, Signs
 from grpo_runtime.engines.fleet.membership import Member, MemberState
@@ -35,6 +41,8 @@ class Roster:
         self.busy: set[str] = set()
         """Instances whose engine is in a weight sync: its core answers no calls meanwhile."""
         self.num_lost = 0
+        self.num_preemptions = 0
+        """How often engines have taken a completion out of their KV cache since they were first seen."""
         self._settings = settings
         self._session = session
         self._members: dict[Address, Member] = {}
@@ -43,6 +51,10 @@ class Roster:
         """Signs of life by instance."""
         self._num_calls: Counter[str] = Counter()
         """Calls for completions that an instance has not answered."""
+        self._counted: dict[str, float] = {}
+        """By instance the preemptions that it had counted when they were last read."""
+        self._uncounted: set[str] = set()
+        """Instances that have worked since then."""
         self._idle = IdleTime()
         self._limits = Limits(settings.hung_after_seconds, settings.first_step_seconds)
         self._changed = asyncio.Event()
@@ -93,6 +105,7 @@ class Roster:
     def sampling(self, instance: str) -> Iterator[None]:
         """A call for completions to this process; one that raises nothing has been answered."""
         self._num_calls[instance] += 1
+        self._uncounted.add(instance)
         self._note_idle(self.find(instance))
         try:
             yield
@@ -163,6 +176,8 @@ class Roster:
         self._signs = {
             instance: self._signs.get(instance) or liveness.first_signs(now) for instance in members
         }
+        self._counted = {key: number for key, number in self._counted.items() if key in members}
+        self._uncounted.intersection_update(members)
         for instance, member in members.items():
             if instance in self.busy:
                 self._signs[instance] = liveness.excused(self._signs[instance], now=now)
@@ -227,17 +242,33 @@ class Roster:
         limit = self._settings.probe_timeout_seconds
         identity = await client.identity(timeout_seconds=limit)
         instance = member.instance
+        if identity.instance != instance and identity.is_live:
+            # what it has counted for an earlier attempt
+            await self._load(identity.instance, client)
         if identity.instance != instance or not identity.is_live or instance in self.busy:
             return identity, None
-        # the text of the numbers is worth the call only while they should rise
-        load = await client.load(timeout_seconds=limit) if self._num_calls[instance] else None
+        # the text of the numbers is worth the call only while they should rise, and once more
+        has_calls = self._num_calls[instance] > 0
+        load = await self._load(instance, client) if has_calls or instance in self._uncounted else None
+        if not has_calls:
+            self._uncounted.discard(instance)
         try:
             is_paused = await client.is_paused(timeout_seconds=limit)
         except EngineTimeoutError:
             is_paused = None
-        if load is None:
+        if load is None or not has_calls:
             return identity, Look(is_paused)
         return identity, Look(is_paused, num_tokens=load.num_tokens, num_running=load.num_running)
+
+    async def _load(self, instance: str, client: EngineClient) -> Load | None:
+        """What a process has counted; of its preemptions those are added that are new."""
+        load = await client.load(timeout_seconds=self._settings.probe_timeout_seconds)
+        if load is not None:
+            self.num_preemptions += int(
+                load.num_preemptions - self._counted.get(instance, load.num_preemptions)
+            )
+            self._counted[instance] = load.num_preemptions
+        return load
 
     def _client(self, address: Address) -> EngineClient:
         settings = self._settings

@@ -22,12 +22,13 @@ class Decoder(Protocol):
 @dataclass(frozen=True)
 class Seam:
     """`rests` are the rests of texts of `stops` of which a beginning ends what there is of the completion,
-    which is the tokens `begun_ids`."""
+    which is the tokens `begun_ids`. It goes on for `max_tokens` at most."""
 
     decoder: Decoder
     begun_ids: Sequence[int] = ()
     stops: Sequence[str] = ()
     rests: tuple[str, ...] = ()
+    max_tokens: int | None = None
 
     @classmethod
     def of(cls, call: EngineCall, *, decoder: Decoder) -> "Seam":
@@ -41,7 +42,7 @@ class Seam:
             stop[length:] for stop in stops for length in range(1, len(stop)) if begun.endswith(stop[:length])
         ]
         own = tuple(dict.fromkeys(rest for rest in rests if rest not in stops))
-        return cls(decoder, begun_ids, stops, own)
+        return cls(decoder, begun_ids, stops, own, call.parameters.get("max_tokens"))
 
     def with_stops(self, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
         """vLLM's parameters, which stop at the rests, too."""
@@ -49,7 +50,7 @@ class Seam:
 
     def checked(self, rollout: Rollout, output: Any) -> Rollout:
         """What vLLM's `output` is: one that stopped at a rest behind other text is not finished, unless the
-        same token brought a whole text of `stops`."""
+        same token brought a whole text of `stops`, or is the last one that it may have."""
         is_at_seam = not output.text
         if output.stop_reason not in self.rests or is_at_seam:
             return rollout
@@ -57,4 +58,5 @@ class Seam:
         text = self.decoder.decode(token_ids, skip_special_tokens=True)
         if any(stop in text for stop in self.stops):
             return rollout
-        return replace(rollout, is_terminated=False, is_aborted=True)
+        is_at_limit = len(rollout.completion_ids) == self.max_tokens
+        return replace(rollout, is_terminated=False, is_aborted=not is_at_limit)

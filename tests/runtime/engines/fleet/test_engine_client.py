@@ -97,10 +97,11 @@ async def test_resume_undoes_a_pause(engine: FakeEngine, client: EngineClient) -
 async def test_what_an_engine_counts_is_summed_over_its_cores(
     engine: FakeEngine, client: EngineClient
 ) -> None:
-    engine.vllm.num_generated, engine.vllm.num_sampling = 12, 3
-    assert await client.load(timeout_seconds=GIVE_UP_SECONDS) == Load(num_tokens=12, num_running=3)
-    engine.vllm.num_cores = 2
-    assert await client.load(timeout_seconds=GIVE_UP_SECONDS) == Load(num_tokens=24, num_running=6)
+    engine.vllm.num_generated, engine.vllm.num_sampling, engine.vllm.num_preemptions = 12, 3, 1
+    for num_cores in (1, 2):
+        engine.vllm.num_cores = num_cores
+        load = await client.load(timeout_seconds=GIVE_UP_SECONDS)
+        assert load == Load(12 * num_cores, 3 * num_cores, num_preemptions=num_cores)
 
 
 async def test_an_engine_without_statistics_counts_nothing(engine: FakeEngine, client: EngineClient) -> None:

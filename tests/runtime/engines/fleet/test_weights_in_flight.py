@@ -13,7 +13,7 @@ from fleet_builder import fleet_of, seeds, sync, until, versions
 from grpo_api.v1alpha1.spec import SamplingSpec
 from grpo_runtime.engines.fleet.core import FleetCore
 from grpo_runtime.engines.routes import FINISH_PATH, LOGPROBS_PATH, PAUSE_PATH, SAMPLE_PATH, UPDATE_PATH
-from grpo_runtime.rollouts.interface import GenerateRequest
+from grpo_runtime.rollouts.interface import GenerateRequest, Recomputed
 
 pytestmark = pytest.mark.usefixtures("pod_environment")
 
@@ -175,6 +175,23 @@ async def test_cached_prefixes_are_those_of_the_weights_at_the_start_of_a_call()
     async with fleet_of(other) as fleet:
         await fleet.generate(groups(1))
         assert {call.cache_salt for call in other.vllm.asked} == {None}
+
+
+async def test_preemptions_count_from_when_an_engine_is_first_seen_to_its_last_call() -> None:
+    engine = staging_engine("a")
+    # for an earlier attempt
+    engine.vllm.num_preemptions = 5
+    async with asynchronous_fleet_of(engine) as fleet:
+
+        async def preempt() -> None:
+            engine.vllm.num_preemptions += 1
+
+        engine.vllm.during[SAMPLE_PATH] = preempt
+        for _ in range(3):
+            # in less time than there is between two looks
+            await fleet.generate(groups(1))
+        await until(lambda: fleet.recomputed.num_preemptions == 3)
+    assert fleet.recomputed == Recomputed(num_preemptions=3)
 
 
 async def test_an_engine_without_work_is_idle_and_one_that_samples_is_not() -> None:
