@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from vllm.config import VllmConfig
-from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.entry import build_and_serve
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
@@ -144,12 +144,17 @@ async def _serve(
 
 
 class VllmClient(AsyncLLM):
-    """vLLM's engine client as the guard calls it, with three differences in what a weight sync calls."""
+    """vLLM's engine client as the guard calls it, with four differences in what a weight sync calls."""
 
     @cached_property
     def _sampling(self) -> dict[str, asyncio.AbstractEventLoop]:
         """The names of the requests for completions that run, each with its event loop."""
         return {}
+
+    @cached_property
+    def _pausing(self) -> asyncio.Lock:
+        """Held by what pauses the cores, so that none is resumed by a call that began before."""
+        return asyncio.Lock()
 
     async def sample(self, call: EngineCall, *, name: str) -> list[Rollout]:
         """The completions of a call, in the order of their seeds. Ends in the engine, too, when it is
@@ -207,7 +212,22 @@ class VllmClient(AsyncLLM):
         and every weight sync would take as much longer."""
         if clear_cache:
             await self.renderer.clear_mm_cache_async()
-        await self.engine_core.pause_scheduler_async(mode=mode, clear_cache=clear_cache)
+        async with self._pausing:
+            await self.engine_core.pause_scheduler_async(mode=mode, clear_cache=clear_cache)
+
+    async def init_weight_transfer_engine(self, request: WeightTransferInitRequest) -> None:
+        """Let all workers meet in the trainer's group. Several cores are paused until they have, and keep
+        their requests: in each step a core waits for the experts of the others, so that one which has begun
+        a step and one which waits for it in the group would wait for each other."""
+        async with self._pausing:
+            if self.vllm_config.parallel_config.data_parallel_size == 1 or await self.is_paused():
+                await super().init_weight_transfer_engine(request)
+                return
+            await self.engine_core.pause_scheduler_async(mode="keep", clear_cache=False)
+            try:
+                await super().init_weight_transfer_engine(request)
+            finally:
+                await self.resume_generation()
 
     async def update_weights(self, request: WeightTransferUpdateRequest) -> None:
         """Let the workers receive, and return when all have checked what came. An engine that is not paused

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
+from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
 
 from grpo_runtime.engines.vllm.cpu_experts import (
@@ -82,6 +83,84 @@ async def test_a_core_that_failed_by_itself_is_named_before_one_that_lost_its_gr
         await update(ScriptedClient(broken, RuntimeError("out of memory")))
     with pytest.raises(GroupBrokenError):
         await update(ScriptedClient(broken, broken))
+
+
+class PausedCores(Cores):
+    """Cores that are told to pause and to meet."""
+
+    def __init__(self, *, is_paused: bool, fails: bool) -> None:
+        super().__init__([], [])
+        self.told: list[str] = []
+        self.is_meeting, self.has_met = asyncio.Event(), asyncio.Event()
+        self._is_paused = is_paused
+        self._fails = fails
+
+    async def is_scheduler_paused_async(self) -> bool:
+        return self._is_paused
+
+    async def pause_scheduler_async(self, *, mode: str, clear_cache: bool) -> None:
+        self.told.append(f"pause {mode}{' clear' if clear_cache else ''}")
+        self._is_paused = True
+
+    async def resume_scheduler_async(self) -> None:
+        self.told.append("resume")
+        self._is_paused = False
+
+    async def _call_utility_async(self, method: str, *args: Any, engine: int) -> list[str]:
+        self.told.append(args[0])
+        self.is_meeting.set()
+        await self.has_met.wait()
+        if self._fails:
+            raise GroupBrokenError("not all members met")
+        return []
+
+
+def cores_to_meet(
+    *, num_cores: int = 2, is_paused: bool = False, fails: bool = False
+) -> tuple[ScriptedClient, PausedCores]:
+    client, cores = ScriptedClient(), PausedCores(is_paused=is_paused, fails=fails)
+    client.engine_core = cores
+    client.vllm_config = SimpleNamespace(  # type: ignore[assignment]
+        parallel_config=SimpleNamespace(data_parallel_size=num_cores)
+    )
+    return client, cores
+
+
+MEET = "init_weight_transfer_engine"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_cores_that_run_are_paused_until_all_have_met_the_trainer_or_failed_to(*, fails: bool) -> None:
+    client, cores = cores_to_meet(fails=fails)
+    cores.has_met.set()
+    meeting = client.init_weight_transfer_engine(WeightTransferInitRequest(init_info={}))
+    if fails:
+        with pytest.raises(GroupBrokenError):
+            await meeting
+    else:
+        await meeting
+    assert cores.told == ["pause keep", MEET, MEET, "resume"]
+
+
+@pytest.mark.parametrize(("num_cores", "is_paused"), [(1, False), (2, True)])
+async def test_one_core_and_cores_that_are_paused_meet_the_trainer_as_they_are(
+    *, num_cores: int, is_paused: bool
+) -> None:
+    client, cores = cores_to_meet(num_cores=num_cores, is_paused=is_paused)
+    cores.has_met.set()
+    await client.init_weight_transfer_engine(WeightTransferInitRequest(init_info={}))
+    assert cores.told == [MEET, MEET]
+
+
+async def test_a_pause_that_is_asked_for_while_cores_meet_the_trainer_lasts() -> None:
+    client, cores = cores_to_meet()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(client.init_weight_transfer_engine(WeightTransferInitRequest(init_info={})))
+        await cores.is_meeting.wait()
+        group.create_task(client.pause_generation(mode="keep", clear_cache=False))
+        await asyncio.sleep(0)
+        cores.has_met.set()
+    assert cores.told == ["pause keep", MEET, MEET, "resume", "pause keep"]
 
 
 def test_a_worker_counts_only_the_experts_that_it_has() -> None:
