@@ -4,14 +4,11 @@ import asyncio
 import itertools
 import random
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scripted_groups import ScriptedScorer, ScriptedSource, group_of, settle
 
 from grpo_api.contract.left_out import MOST_FAILED_IN_A_ROW
@@ -399,82 +396,3 @@ def test_a_sample_that_comes_while_the_version_is_asked_for_makes_no_group_young
 def rollout_of(*, version: int) -> Rollout:
     span = VersionSpan(PolicyVersion(1, version), 0, 1)
     return Rollout((0,), (7,), (-0.5,), (span,), True, "scripted")
-
-
-async def trained_in_order(
-    takes: Callable[[int], int], *, is_planned: bool, max_staleness: int, steps: int
-) -> list[int]:
-    """The ordinals of the groups of steps of 4, in the order of the steps. A group of the prompt `ordinal`
-    takes so much time, and a step of training takes 1."""
-    now = 0.0
-    ahead, source = make(
-        is_planned=is_planned, max_staleness=max_staleness, groups_per_step=4, total_steps=steps
-    )
-    ends: dict[int, float] = {}
-    trained: list[int] = []
-
-    async def pass_until(until: float, done: Callable[[], bool] = lambda: False) -> None:
-        nonlocal now
-        while source.open and not done():
-            for ordinal in source.open:
-                ends.setdefault(ordinal, now + takes(ordinal))
-            first = min(source.open, key=ends.__getitem__)
-            if ends[first] > until:
-                break
-            now = ends[first]
-            source.finish(first)
-            await settle()
-
-    for step in range(steps):
-        source.version = step
-        ahead.serve(step)
-        choosing = asyncio.ensure_future(ahead.choose(step))
-        await settle()
-        await pass_until(float("inf"), choosing.done)
-        ended = await choosing
-        ahead.take(ended)
-        trained += [one.ordinal for one in ended.trained]
-        ahead.begin_more()
-        await settle()
-        await pass_until(now + 1)
-        now += 1
-    await ahead.close()
-    return trained
-
-
-def uneven_lengths(draw: random.Random, *, num: int) -> list[int]:
-    """One of five is long, LONG or more."""
-    return [draw.randint(LONG, 30) if draw.random() < 0.2 else draw.randint(1, 4) for _ in range(num)]
-
-
-def num_long(ordinals: Sequence[int], lengths: Sequence[int]) -> int:
-    return sum(lengths[ordinal] >= LONG for ordinal in ordinals)
-
-
-LONG = 8
-
-
-@settings(max_examples=10, deadline=None)
-@given(seed=st.integers(0, 1000), max_staleness=st.integers(1, 6), num_steps=st.integers(1, 20))
-async def test_planned_trains_long_completions_as_often_as_they_are_sampled_in_any_part_of_a_run(
-    seed: int, max_staleness: int, num_steps: int
-) -> None:
-    lengths = uneven_lengths(random.Random(seed), num=200)
-    trained = await trained_in_order(
-        lengths.__getitem__, is_planned=True, max_staleness=max_staleness, steps=20
-    )
-    num = 4 * num_steps
-    assert abs(num_long(trained[:num], lengths) - num_long(range(num), lengths)) <= 0.02 * num
-
-
-async def test_finished_trains_fewer_long_completions_in_the_first_steps_of_a_run() -> None:
-    """Of 20 % that are sampled: 5 % with the first weights, and all of them once these may be no older."""
-    found, sampled = Counter[int](), Counter[int]()
-    for seed in range(20):
-        lengths = uneven_lengths(random.Random(seed), num=80)
-        trained = await trained_in_order(lengths.__getitem__, is_planned=False, max_staleness=4, steps=20)
-        for num in (16, 20, 80):
-            found[num] += num_long(trained[:num], lengths)
-            sampled[num] += num_long(range(num), lengths)
-    assert found[16] < 0.5 * sampled[16]
-    assert (found[20], found[80]) == (sampled[20], sampled[80])
