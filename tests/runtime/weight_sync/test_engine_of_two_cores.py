@@ -235,6 +235,11 @@ def client_of(engine: Any, session: aiohttp.ClientSession, *, attempt: int) -> E
 
 async def num_tokens_of_cores(engine: Any, *, attempt: int) -> Mapping[str, float]:
     """What each core of the engine has generated."""
+    return await metric_of_cores(engine, "vllm:generation_tokens_total", attempt=attempt)
+
+
+async def metric_of_cores(engine: Any, name: str, *, attempt: int) -> Mapping[str, float]:
+    """The value of a metric for each core of the engine."""
     headers = {"Authorization": f"Bearer {engine.admin_token}", routes.ATTEMPT_HEADER: str(attempt)}
     async with (
         open_session() as session,
@@ -245,5 +250,5 @@ async def num_tokens_of_cores(engine: Any, *, attempt: int) -> Mapping[str, floa
             sample.labels["engine"]: sample.value
             for family in families
             for sample in family.samples
-            if sample.name == "vllm:generation_tokens_total"
+            if sample.name == name
         }
