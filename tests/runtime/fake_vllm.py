@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines import routes
 from grpo_runtime.engines.serve.http import BadRequestError, read_json, send_error, send_json
-from grpo_runtime.rollouts.interface import Rollout, VersionSpan
+from grpo_runtime.rollouts.interface import EngineError, Rollout, VersionSpan
 from grpo_runtime.rollouts.wire import EngineCall
 from grpo_runtime.weight_sync.interface import Receiver, WeightSyncError
 
@@ -42,7 +42,7 @@ class FakeVLLM:
     `during` says by path what happens while a call is answered: it may wait, call the guard, or raise
     RefusedError. `next_versions` are the weight versions of the next completions, token by token; without
     them the first token is of the weights at the start of the call and the others of those at its end. A
-    completion's tokens are its seed and the numbers that follow.
+    completion's tokens are its seed and the numbers that follow, or what `says` makes of its prompt.
     """
 
     weight_version: str = "default"
@@ -53,6 +53,7 @@ class FakeVLLM:
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     """What the receiver gave at the last finish."""
     errored: bool = False
+    says: Callable[[tuple[int, ...]], Sequence[int]] | None = None
     logprob: float = -1.0
     """Of every token that it samples."""
     probe_logprob: float = -1.0
@@ -74,6 +75,8 @@ class FakeVLLM:
     """Each of which counts the same; 0 when vLLM keeps no statistics."""
     num_handed_over: int = 1
     """Tokens that there are of a completion when it is aborted."""
+    is_stopping: bool = False
+    """Whether it refuses calls for completions."""
     is_update_open: bool = False
     _sender: str | None = None
     _received: str | None = None
@@ -224,6 +227,8 @@ class FakeVLLM:
     async def sample(self, call: EngineCall, *, name: str) -> list[Rollout]:
         """The engine client's call for completions, which the guard makes."""
         self.reached.append(f"POST {routes.SAMPLE_PATH}")
+        if self.is_stopping:
+            raise EngineError(f"engine {name} is asked to stop")
         self.asked.append(call)
         num_samples, aborted = call.parameters.get("n", 1), self._aborted
         first_version = self.weight_version
@@ -239,14 +244,26 @@ class FakeVLLM:
             working.cancel()
             aborting.cancel()
             await asyncio.gather(working, aborting, return_exceptions=True)
-        num_tokens = self.num_handed_over if aborted.is_set() else NUM_TOKENS
-        self.num_generated += num_tokens * num_samples
-        own = (first_version, *[self.weight_version] * (NUM_TOKENS - 1))[:num_tokens]
-        rollouts = [
-            self._rollout(call, seed=call.parameters["seed"] + index, own=own, engine=name)
-            for index in range(num_samples)
-        ]
-        return [replace(rollout, is_aborted=aborted.is_set()) for rollout in rollouts]
+        rollouts = []
+        for index in range(num_samples):
+            token_ids, ends = self._sampled(call, seed=call.parameters["seed"] + index)
+            if aborted.is_set():
+                token_ids, ends = token_ids[: self.num_handed_over], False
+            self.num_generated += len(token_ids)
+            own = (first_version, *[self.weight_version] * len(token_ids))[: len(token_ids)]
+            rollout = self._rollout(call, token_ids, own=own, engine=name)
+            rollouts.append(replace(rollout, is_terminated=ends, is_aborted=aborted.is_set()))
+        return rollouts
+
+    def _sampled(self, call: EngineCall, *, seed: int) -> tuple[tuple[int, ...], bool]:
+        """What it samples behind all that a call brings, and whether the completion ends by itself."""
+        if self.says is None:
+            return tuple(seed % LARGEST_SEED + place for place in range(NUM_TOKENS)), False
+        begin = len(call.token_ids) - call.num_begun
+        whole = tuple(self.says(tuple(call.token_ids[:begin])))
+        assert tuple(call.token_ids[begin:]) == whole[: call.num_begun], "it goes on from other tokens"
+        end = call.num_begun + call.parameters["max_tokens"]
+        return whole[call.num_begun : end], len(whole) <= end
 
     async def _let_happen_to_call(self, path: str) -> None:
         try:
@@ -257,7 +274,9 @@ class FakeVLLM:
         if self.is_update_open and not self.stages:
             raise RefusedError("a request ran into half of the new weights")
 
-    def _rollout(self, call: EngineCall, *, seed: int, own: tuple[str, ...], engine: str) -> Rollout:
+    def _rollout(
+        self, call: EngineCall, token_ids: tuple[int, ...], *, own: tuple[str, ...], engine: str
+    ) -> Rollout:
         versions = self.next_versions.popleft() if self.next_versions else own
         spans: list[VersionSpan] = []
         for version, tokens in groupby(versions):
@@ -265,7 +284,7 @@ class FakeVLLM:
             spans.append(VersionSpan(PolicyVersion.parse(version), start, start + len(list(tokens))))
         return Rollout(
             prompt_ids=tuple(call.token_ids),
-            completion_ids=tuple(seed % LARGEST_SEED + place for place in range(len(versions))),
+            completion_ids=token_ids[: len(versions)],
             rollout_logprobs=(self.logprob,) * len(versions),
             versions=tuple(spans),
             is_terminated=False,

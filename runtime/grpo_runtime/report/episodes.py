@@ -38,12 +38,16 @@ class EpisodeTurn:
     """From the call to its answer."""
     waited_seconds: float
     """Those in which no engine had it yet."""
+    segments: str = ""
+    """Which engine sampled which of its tokens, where one has handed it over, as in `Sample`."""
 
     @property
     def summary(self) -> str:
-        """What is said of it above its text: how much was trained, by which weights, and how long it took."""
+        """What is said of it above its text: how much was trained, by which weights and engines, and how long
+        it took."""
+        segments = f" ({self.segments})" if self.segments else ""
         return (
-            f"policy, {self.num_tokens} token{'s' * (self.num_tokens != 1)} trained, weights "
+            f"policy, {self.num_tokens} token{'s' * (self.num_tokens != 1)} trained{segments}, weights "
             f"{self.policy_versions}, {self.seconds:.3g} s, {self.waited_seconds:.3g} s of it waiting"
         )
 

@@ -52,6 +52,9 @@ class Sample:
     policy_versions: str
     """Versions of the weights that sampled it, in order, such as `1.40` or `1.40 1.41`."""
     engine: str
+    segments: str = ""
+    """Which engine sampled which of its tokens, where one has handed it over, such as
+    `0-12 rollout-0, 12-30 rollout-1`. The turns of an episode have their own."""
     episode: Episode | None = None
     """What its agent and the policy said; None where no agent made it. A table has it as JSON, or no text."""
 

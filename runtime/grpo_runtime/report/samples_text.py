@@ -116,6 +116,8 @@ def _summary(sample: Sample) -> str:
     if sample.advantage is not None:
         parts.append(f"advantage {sample.advantage:+.3g}")
     parts.append(f"{sample.num_tokens} tokens" + ("" if sample.is_terminated else f", {sample.cut_at}"))
+    if sample.segments:
+        parts.append(f"handed over ({sample.segments})")
     if sample.episode:
         parts.append(sample.episode.summary)
     return ", ".join(parts)

@@ -41,6 +41,16 @@ class VersionSpan:
     end: int
 
 
+@dataclass(frozen=True)
+class Segment:
+    """Completion tokens [start, end) are what `engine` sampled in one call, which ended or was handed over
+    there."""
+
+    engine: str
+    start: int
+    end: int
+
+
 class EpisodeFailure(StrEnum):
     """Whose failure it is that something failed in an episode."""
 
@@ -92,7 +102,8 @@ class Rollout:
 
     `rollout_logprobs` are the sampler's, in nats, after temperature, one per completion token.
     `is_terminated` is False when the completion was cut at the token limit. One that `is_aborted` is not
-    finished: its engine has handed it over, perhaps without a token. Of several turns, the tokens of a
+    finished: its engine has handed it over, perhaps without a token. `segments` are of what was handed over
+    before it was finished; they are empty where one call sampled all. Of several turns, the tokens of a
     completion that no policy sampled, such as what a tool said, are those that `loss_mask` has as False, and
     their logprobs are 0; `versions` leave them out. None means that all were sampled.
 
@@ -120,6 +131,7 @@ class Rollout:
     """From when an engine had the request, the last one that got it, to its answer; of one that was handed
     over, of all that had it. None where nobody has measured that."""
     is_aborted: bool = False
+    segments: tuple[Segment, ...] = ()
 
     def __post_init__(self) -> None:
         assert not any(branch.branches for branch in self.branches), "a branch has branches"

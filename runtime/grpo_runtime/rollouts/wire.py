@@ -8,7 +8,14 @@ from typing import Any
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.rollouts.frames import Frame
-from grpo_runtime.rollouts.interface import AgentCalls, AgentTurn, GenerateRequest, Rollout, VersionSpan
+from grpo_runtime.rollouts.interface import (
+    AgentCalls,
+    AgentTurn,
+    GenerateRequest,
+    Rollout,
+    Segment,
+    VersionSpan,
+)
 
 _STOP, _LENGTH, _ABORT = "stop", "length", "abort"
 _BRANCHES = "branches"
@@ -87,6 +94,8 @@ def completion_frame(rollout: Rollout) -> Frame:
         "finish_reason": _finish_reason(rollout),
         "engine": rollout.engine,
     }
+    if rollout.segments:
+        header["segments"] = [[segment.engine, segment.start, segment.end] for segment in rollout.segments]
     arrays: dict[str, array[Any]] = {
         "token_ids": _ids(rollout.completion_ids),
         "logprobs": array("f", rollout.rollout_logprobs),
@@ -110,6 +119,7 @@ def read_completion(frame: Frame, *, prompt_ids: tuple[int, ...]) -> Rollout:
         engine=header["engine"],
         loss_mask=None if mask is None else tuple(bool(is_sampled) for is_sampled in mask),
         is_aborted=header["finish_reason"] == _ABORT,
+        segments=tuple(_segment(*written) for written in header.get("segments", ())),
     )
 
 
@@ -204,6 +214,15 @@ def _calls(written: Mapping[str, Any]) -> AgentCalls:
 
 
 def _span(version: str, start: int, end: int) -> VersionSpan:
+    _require_indices(start, end)
+    return VersionSpan(PolicyVersion.parse(version), start, end)
+
+
+def _segment(engine: str, start: int, end: int) -> Segment:
+    _require_indices(start, end)
+    return Segment(engine, start, end)
+
+
+def _require_indices(start: int, end: int) -> None:
     if not (isinstance(start, int) and isinstance(end, int)):
         raise TypeError(f"{start} to {end} are no indices of tokens")
-    return VersionSpan(PolicyVersion.parse(version), start, end)

@@ -19,7 +19,7 @@ from grpo_runtime.report.metrics import (
 from grpo_runtime.report.overlap import IdleEngines, wait_metrics
 from grpo_runtime.report.samples import Sample
 from grpo_runtime.rollouts.group import Group, completions_of, rewards_of
-from grpo_runtime.rollouts.interface import AgentCalls, Rollout
+from grpo_runtime.rollouts.interface import AgentCalls, Rollout, Segment
 from grpo_runtime.rollouts.journal.journal import REPLAYED
 from grpo_runtime.rollouts.scoring import Scorer
 from grpo_runtime.rollouts.stream import StepGroups
@@ -116,6 +116,7 @@ def samples_of(
                 str(span.version) for sequence in rollout.sequences for span in sequence.versions
             ),
             engine=", ".join(dict.fromkeys(sequence.engine for sequence in rollout.sequences)),
+            segments="" if rollout.calls is not None else _segments_text(rollout.segments),
             episode=None if rollout.calls is None else _episode(rollout, rollout.calls, decoder.tokenizer),
         )
         for place, group in enumerate(groups)
@@ -138,6 +139,7 @@ def _episode(rollout: Rollout, calls: AgentCalls, tokenizer: PreTrainedTokenizer
             said = [Said("tokens", str(tokenizer.decode(list(new))))]
         ends[turn.sequence] = turn.end
         versions = [span for span in sequence.versions if turn.start <= span.start < turn.end]
+        segments = [each for each in sequence.segments if turn.start <= each.start < turn.end]
         turns.append(
             EpisodeTurn(
                 said=said,
@@ -147,6 +149,7 @@ def _episode(rollout: Rollout, calls: AgentCalls, tokenizer: PreTrainedTokenizer
                 policy_versions=" ".join(str(span.version) for span in versions),
                 seconds=turn.seconds,
                 waited_seconds=turn.waited_seconds,
+                segments=_segments_text(segments, start=turn.start),
             )
         )
     return Episode(
@@ -157,3 +160,8 @@ def _episode(rollout: Rollout, calls: AgentCalls, tokenizer: PreTrainedTokenizer
         output=trajectory.get("output", ""),
         failures=calls.failures,
     )
+
+
+def _segments_text(segments: Sequence[Segment], *, start: int = 0) -> str:
+    """Tokens from `start` on, and the engine that sampled them, segment by segment."""
+    return ", ".join(f"{each.start - start}-{each.end - start} {each.engine}" for each in segments)

@@ -1,6 +1,6 @@
-"""Lets the tests of this folder import its helpers."""
+"""Makes the helpers of this folder and of fleets importable."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "engines" / "fleet")]

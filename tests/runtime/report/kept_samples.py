@@ -68,5 +68,6 @@ def episode(says: str = "<call>add</call>", *, state: Any = None, output: str = 
         seconds=0.1234,
         waited_seconds=0.0,
         policy_versions="1.3 1.4",
+        segments="0-1 rollout-0, 1-2 rollout-1",
     )
     return Episode(environment="adding", turns=[first, second], returned=0.5, state=state, output=output)

@@ -41,7 +41,8 @@ def test_an_episode_is_shown_turn_by_turn_with_what_of_it_was_trained(
         "  is",
         "tool:",
         "  3",
-        "policy, 2 tokens trained, weights 1.3 1.4, 0.123 s, 0 s of it waiting:",
+        "policy, 2 tokens trained (0-1 rollout-0, 1-2 rollout-1), weights 1.3 1.4, "
+        "0.123 s, 0 s of it waiting:",
         "  It is 3.",
         "state:",
         '  {"won": true}',

@@ -57,7 +57,8 @@ def output(tmp_path: Path) -> Path:
     )
     evaluated = replace(sample(0.25, completion="blue at last"), advantage=None)
     tables = SampleTables(tmp_path, start_step=0)
-    keep(tables, 5, sample(0.0), sample(1.0, completion=ATTACK), played, evaluated=[evaluated])
+    handed_over = replace(sample(0.0), segments="0-1 rollout-0, 1-3 rollout-1")
+    keep(tables, 5, handed_over, sample(1.0, completion=ATTACK), played, evaluated=[evaluated])
     return tmp_path
 
 
@@ -69,6 +70,7 @@ def test_the_page_has_facts_time_completions_and_configuration(output: Path) -> 
     assert "idle: trainer" in body and "idle: engines" in body
     assert "2 training processes with 2 engines takes 10 s a step. 1 training process with 3 engines" in body
     assert "colour 0?" in body
+    assert "3 tokens, handed over (0-1 rollout-0, 1-3 rollout-1)</span>" in body
     assert "promptsPerStep" in body
     assert ATTACK not in text
 
@@ -89,7 +91,12 @@ def test_the_page_shows_episodes_turn_by_turn_and_the_newest_evaluation(output: 
             f"said{escaped}",
         ),
         ("turn", "tool", "3"),
-        ("turn trained", "policy, 2 tokens trained, weights 1.3 1.4, 0.123 s, 0 s of it waiting", "It is 3."),
+        (
+            "turn trained",
+            "policy, 2 tokens trained (0-1 rollout-0, 1-2 rollout-1), weights "
+            "1.3 1.4, 0.123 s, 0 s of it waiting",
+            "It is 3.",
+        ),
         ("turn", "state", f"{{&#34;on&#34;: &#34;board{escaped}&#34;}}"),
         ("turn", "its program wrote", escaped),
     ]

@@ -90,12 +90,15 @@ def test_the_newest_step_is_shown_with_every_reward(kept: Path, capsys: pytest.C
 def test_an_evaluation_is_shown_when_it_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    evaluated = dataclasses.replace(sample(0.5, completion="evaluated"), advantage=None)
+    evaluated = dataclasses.replace(
+        sample(0.5, completion="evaluated"), advantage=None, segments="0-1 rollout-0, 1-3 rollout-1"
+    )
     keep(SampleTables(tmp_path, start_step=0), 20, sample(0.0), evaluated=[evaluated])
     assert main(["samples", str(tmp_path), "--eval"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         *("evaluation after step 20: 1 of 1 groups", "", "=== prompt 1", "<s>colour 0?"),
-        *("--- reward 0.5 (match 0.5, length none), 3 tokens", "evaluated"),
+        "--- reward 0.5 (match 0.5, length none), 3 tokens, handed over (0-1 rollout-0, 1-3 rollout-1)",
+        "evaluated",
     ]
     (tmp_path / EVALUATIONS_FOLDER / "step-000020.parquet").unlink()
     assert main(["samples", str(tmp_path), "--eval"]) == 40

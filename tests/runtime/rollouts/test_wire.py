@@ -12,7 +12,7 @@ import pytest
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.rollouts import frames
 from grpo_runtime.rollouts.frames import MAGIC, Frame, encode_frame, encode_frames, read_frames
-from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, VersionSpan
+from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, Segment, VersionSpan
 from grpo_runtime.rollouts.wire import (
     EngineCall,
     completion_frame,
@@ -54,6 +54,7 @@ ROLLOUTS = [
         is_terminated=False,
         engine="engine-1",
         loss_mask=(True, False, True),
+        segments=(Segment("engine-0", 0, 1), Segment("engine-1", 1, 2)),
     ),
 ]
 
@@ -127,6 +128,8 @@ def test_logprobs_that_are_no_numbers_come_too() -> None:
         {"versions": [["latest", 0, 2]]},
         {"versions": 3},
         {"versions": [["1.3", 0.0, 2.0]]},
+        {"segments": [["engine-1", 0]]},
+        {"segments": [["engine-1", 0, "2"]]},
         {"token_ids": array("d", [1.0])},
         {"logprobs": array("B", [1, 1])},
     ],

@@ -19,6 +19,7 @@ from grpo_runtime.rollouts.interface import (
     GenerateRequest,
     GivenUp,
     Rollout,
+    Segment,
     VersionSpan,
 )
 from grpo_runtime.rollouts.stream import StepGroups
@@ -76,7 +77,10 @@ def test_each_completion_has_its_own_group_rewards_advantage_and_origin() -> Non
             group(
                 0,
                 rollout("a=", "aa", engine="one", is_terminated=True),
-                rollout("a=", "abc", engine="two", is_terminated=False),
+                replace(
+                    rollout("a=", "abc", engine="two", is_terminated=False),
+                    segments=(Segment("one", 0, 1), Segment("two", 1, 3)),
+                ),
                 columns=(Column(values=[1.0, 0.0]), Column(values=[0.0, 0.25])),
             ),
             group(
@@ -107,6 +111,7 @@ def test_each_completion_has_its_own_group_rewards_advantage_and_origin() -> Non
     assert [sample.is_terminated for sample in samples] == [True, False, True, True]
     assert [sample.engine for sample in samples] == ["one", "two", "one", "two"]
     assert {sample.policy_versions for sample in samples} == {"2.7 2.8"}
+    assert [sample.segments for sample in samples] == ["", "0-1 one, 1-3 two", "", ""]
 
 
 def test_an_episode_is_shown_turn_by_turn_with_what_was_sampled_by_which_weights() -> None:
@@ -135,6 +140,7 @@ def test_an_episode_is_shown_turn_by_turn_with_what_was_sampled_by_which_weights
     ]
     rollout = replace(
         sequence("x=", "ab=cba", span(3, 0, 2), span(3, 4, 5), span(4, 5, 6)),
+        segments=(Segment("one", 4, 5), Segment("two", 5, 6)),
         branches=(sequence("c=", "ab=cb", span(5, 0, 1), span(5, 4, 5)),),
         returned=0.5,
         trajectory={"chats": [chat], "state": {"board": [1]}, "output": "ends"},
@@ -169,6 +175,9 @@ def test_an_episode_is_shown_turn_by_turn_with_what_was_sampled_by_which_weights
     ]
     assert [(found.sequence, found.num_tokens) for found in episode.turns] == [(1, 2), (1, 2), (2, 1), (2, 1)]
     assert {(found.seconds, found.waited_seconds) for found in episode.turns} == {(2.0, 0.5)}
+    # of its own tokens, and of no turn of another sequence
+    assert [found.segments for found in episode.turns] == ["", "0-1 one, 1-2 two", "", ""]
+    assert sample.segments == ""
 
 
 def test_the_reward_of_an_environment_is_of_what_is_trained_and_its_failures_are_of_all_that_was_sampled():

@@ -12,7 +12,7 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import SamplingSpec
 from grpo_runtime.data.seeds import segment_seed
 from grpo_runtime.rollouts.frames import Frame, read_frames
-from grpo_runtime.rollouts.interface import GenerateRequest, Probe, Rollout, VersionSpan
+from grpo_runtime.rollouts.interface import GenerateRequest, Probe, Rollout, Segment, VersionSpan
 from grpo_runtime.rollouts.sampling import probe_error, sampling_parameters
 from grpo_runtime.rollouts.wire import EngineCall, read_completion, read_logprobs
 
@@ -146,6 +146,11 @@ def joined(before: Rollout | None, after: Rollout) -> Rollout:
         else:
             spans.append(VersionSpan(span.version, start=start, end=end))
     seconds = [each.sampling_seconds for each in (before, after) if each.sampling_seconds is not None]
+    num_tokens = num_before + len(after.completion_ids)
+    segments = (
+        *(before.segments or (Segment(before.engine, 0, num_before),)),
+        Segment(after.engine, num_before, num_tokens),
+    )
     return replace(
         after,
         prompt_ids=before.prompt_ids,
@@ -153,6 +158,8 @@ def joined(before: Rollout | None, after: Rollout) -> Rollout:
         rollout_logprobs=before.rollout_logprobs + after.rollout_logprobs,
         versions=tuple(spans),
         sampling_seconds=math.fsum(seconds) if seconds else None,
+        engine=", ".join(dict.fromkeys(segment.engine for segment in segments)),
+        segments=segments,
     )
 
 
@@ -181,7 +188,8 @@ def _require_whole(rollout: Rollout, *, engine: str) -> None:
     # each span begins where the one before ends
     starts, ends = [span.start for span in spans], [span.end for span in spans]
     is_whole = len(rollout.rollout_logprobs) == num_tokens and (num_tokens or rollout.is_aborted)
-    if not is_whole or [*starts, num_tokens] != [0, *ends] or rollout.loss_mask is not None:
+    is_of_one_call = rollout.loss_mask is None and not rollout.segments
+    if not is_whole or [*starts, num_tokens] != [0, *ends] or not is_of_one_call:
         raise BadAnswerError(f"engine {engine} sent {num_tokens} tokens with parts missing")
 
 

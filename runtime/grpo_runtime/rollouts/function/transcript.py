@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from grpo_runtime.data.seeds import turn_seed
-from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, VersionSpan
+from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, Segment, VersionSpan
 
 
 class Transcript:
@@ -18,6 +18,7 @@ class Transcript:
         self._logprobs: list[float] = []
         self._is_sampled: list[bool] = []
         self._versions: list[VersionSpan] = []
+        self._segments: list[Segment] = []
         self._engines: dict[str, None] = {}
         self._num_turns = 0
         self._is_terminated = True
@@ -54,7 +55,10 @@ class Transcript:
         self._versions += [
             VersionSpan(span.version, start + span.start, start + span.end) for span in turn.versions
         ]
-        self._engines[turn.engine] = None
+        self._segments += [
+            Segment(segment.engine, start + segment.start, start + segment.end) for segment in turn.segments
+        ]
+        self._engines |= dict.fromkeys(segment.engine for segment in turn.segments) or {turn.engine: None}
         self._num_turns += 1
         self._is_terminated = turn.is_terminated
 
@@ -83,6 +87,7 @@ class Transcript:
             is_terminated=self._is_terminated,
             engine=", ".join(self._engines),
             loss_mask=None if all(self._is_sampled) else tuple(self._is_sampled),
+            segments=tuple(self._segments),
         )
 
     @property

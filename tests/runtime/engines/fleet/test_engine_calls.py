@@ -15,6 +15,7 @@ from grpo_runtime.engines.fleet.engine_calls import (
     BadAnswerError,
     Bundle,
     answered_probe_error,
+    joined,
     num_recomputed,
     probe_call,
     read_rollouts,
@@ -22,7 +23,7 @@ from grpo_runtime.engines.fleet.engine_calls import (
     sampling_call,
 )
 from grpo_runtime.rollouts.frames import Frame, encode_frame, encode_frames
-from grpo_runtime.rollouts.interface import Probe, Rollout, VersionSpan
+from grpo_runtime.rollouts.interface import Probe, Rollout, Segment, VersionSpan
 from grpo_runtime.rollouts.wire import completion_frame, logprobs_frame
 
 BUNDLE = Bundle(prompt_ids=(5, 6), seed=1, num_samples=1)
@@ -57,6 +58,23 @@ def test_a_whole_answer_becomes_a_rollout() -> None:
     assert not rollout.is_terminated
 
 
+def test_what_is_sampled_behind_what_was_handed_over_is_one_completion() -> None:
+    begun, rest = read(completion({"finish_reason": "abort"}))[0], read(completion())[0]
+    newer = replace(rest, versions=(VersionSpan(PolicyVersion(1, 4), 0, 2),), engine="pod-1")
+    twice = joined(joined(replace(begun, sampling_seconds=2.0), newer), replace(newer, sampling_seconds=3.0))
+    assert joined(None, rest) is rest
+    assert twice == Rollout(
+        prompt_ids=(5, 6),
+        completion_ids=(7, 8) * 3,
+        rollout_logprobs=(-0.5, -1.5) * 3,
+        versions=(VersionSpan(PolicyVersion(1, 3), 0, 2), VersionSpan(PolicyVersion(1, 4), 2, 6)),
+        is_terminated=True,
+        engine="pod-0, pod-1",
+        segments=(Segment("pod-0", 0, 2), Segment("pod-1", 2, 4), Segment("pod-1", 4, 6)),
+    )
+    assert twice.sampling_seconds == 5.0
+
+
 def test_an_answer_is_as_long_as_its_bundle() -> None:
     bundle = Bundle(prompt_ids=(5, 6), seed=1, num_samples=2)
     first, second = completion(), completion(token_ids=array("i", [1, 1]))
@@ -89,6 +107,7 @@ def test_every_span_of_a_completion_keeps_its_version_and_its_place() -> None:
         completion(token_ids=array("f", [7, 8])),
         completion(logprobs=array("f", [-0.5])),
         completion(loss_mask=array("B", [1, 0])),
+        completion({"segments": [["another", 0, 1], ["itself", 1, 2]]}),
         completion({"versions": None}),
         completion({"versions": []}),
         completion({"versions": [["default", 0, 2]]}),

@@ -1,10 +1,12 @@
 """A completion of several turns grows turn by turn, and says whether it was cut."""
 
+from dataclasses import replace
+
 import pytest
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.rollouts.function.transcript import Transcript
-from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, VersionSpan
+from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, Segment, VersionSpan
 
 REQUEST = GenerateRequest((1, 2), seed=7)
 FIRST, SECOND = PolicyVersion(1, 3), PolicyVersion(1, 4)
@@ -32,6 +34,17 @@ def test_what_was_sampled_and_what_was_added_are_told_apart_with_versions_at_the
         engine="a, b",
         loss_mask=(True, True, False, False, False, True),
     )
+
+
+def test_a_turn_that_was_handed_over_has_its_segments_at_its_place() -> None:
+    transcript = Transcript(REQUEST, max_tokens=20, max_turns=None)
+    transcript.take(turn(5, 6))
+    transcript.add([8, 8, 8])
+    segments = (Segment("b", 0, 1), Segment("c", 1, 2))
+    transcript.take(replace(turn(9, 10, engine="b, c"), segments=segments))
+    found = transcript.rollout()
+    assert found.segments == (Segment("b", 5, 6), Segment("c", 6, 7))
+    assert found.engine == "a, b, c"
 
 
 @pytest.mark.parametrize("is_terminated", [True, False])
