@@ -2,6 +2,7 @@
 the texts that end it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from grpo_runtime.rollouts.interface import Rollout, VersionSpan
 from grpo_runtime.rollouts.wire import EngineCall
 
 PROMPT = (0,)
+MAX_MODEL_LEN = 64
 TEXTS = st.text("ab", min_size=1, max_size=3)
 TOKENS = st.lists(TEXTS, min_size=1, max_size=12)
 
@@ -59,17 +61,17 @@ def end_across(pieces: Sequence[str], *, seam: int, stops: Sequence[str]) -> tup
     it."""
     decoder, start = Pieces(pieces), seam
     while True:
-        assert start < len(pieces), "vLLM refuses a call for no token"
         parameters = {"stop": list(stops), "max_tokens": len(pieces) - start}
         call = EngineCall((*PROMPT, *range(start)), parameters, num_begun=start)
-        found = Seam.of(call, decoder=decoder)
+        found = Seam.of(call, decoder=decoder, max_model_len=MAX_MODEL_LEN)
         asked = found.with_stops(call.parameters)["stop"]
         end, output = sampled(pieces, start=start, stops=asked)
         is_terminated = output.stop_reason is not None
         rollout = found.checked(rollout_of_tokens(start, end, is_terminated=is_terminated), output)
         if not rollout.is_aborted:
             return end, rollout.is_terminated
-        assert end > start
+        # else nothing could be asked for any more
+        assert start < end < len(pieces)
         start = end
 
 
@@ -101,4 +103,17 @@ def test_an_empty_line_ends_a_completion_where_a_newline_was_its_last_token(
 def test_without_texts_that_end_it_a_call_is_as_it_was() -> None:
     for parameters, num_begun in (({"stop": ["x"]}, 0), ({"stop": []}, 2), ({}, 2)):
         call = EngineCall((1, 0, 0), parameters, num_begun=num_begun)
-        assert Seam.of(call, decoder=Pieces(["x"])).with_stops(call.parameters) is call.parameters
+        found = Seam.of(call, decoder=Pieces(["x"]), max_model_len=MAX_MODEL_LEN)
+        assert found.with_stops(call.parameters) is call.parameters
+
+
+def test_what_cannot_be_longer_is_cut_where_the_engine_stops_at_the_rest_of_a_text() -> None:
+    """At the limit of the completion, and at that of the model."""
+    for max_tokens, max_model_len in ((2, MAX_MODEL_LEN), (9, 5)):
+        call = EngineCall((0, 0, 0), {"stop": ["xy"], "max_tokens": max_tokens}, num_begun=2)
+        found = Seam.of(call, decoder=Pieces(["x", "z", "y"]), max_model_len=max_model_len)
+        assert found.rests == ("y",)
+        output = SimpleNamespace(text="z", stop_reason="y")
+        rollout = replace(rollout_of_tokens(0, 2, is_terminated=True), completion_ids=(1, 2))
+        cut = found.checked(rollout, output)
+        assert (cut.is_terminated, cut.is_aborted) == (False, False)

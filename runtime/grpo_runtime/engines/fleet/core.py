@@ -5,6 +5,7 @@ it serves; one that is lost is left out, and its requests go to others.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import time
@@ -52,8 +53,6 @@ from grpo_runtime.weight_sync.source import WeightSource
 
 log = logging.getLogger(__name__)
 
-_HAND_OVER_SECONDS = 3.0
-"""How long requests of a hung engine wait for what it has sampled of them."""
 _OF_WHOLE_COMPLETIONS = ("structured_outputs", "presence_penalty", "frequency_penalty")
 """Of vLLM's parameters those for which it makes a difference where the prompt ends and the completion
 begins."""
@@ -72,6 +71,8 @@ class FleetCore:
         # taken once, so that the date at which an engine was found hung is the same in every report
         self._clock_offset = time.time() - time.monotonic()
         self._vocab_size: int | None = None
+        self._distrusted: set[str] = set()
+        """Instances that gave a bad answer."""
         self._session = open_session()
         self._roster = Roster(settings, self._session)
         self._syncer = FleetSyncer(
@@ -221,6 +222,8 @@ class FleetCore:
     def mark_unhealthy(self, key: str, error: Exception) -> None:
         """Take an engine out of service until the watcher has seen it, or synced it, again."""
         log.warning("a request failed, it goes to another engine: %s", error)
+        if isinstance(error, BadAnswerError):
+            self._distrusted.add(key)
         if isinstance(error, EngineGoneError | EngineTimeoutError):
             self._roster.apply(
                 key,
@@ -247,16 +250,22 @@ class FleetCore:
         return self._hands_over and is_free and not bundle.is_evaluation
 
     async def hand_over(self, key: str) -> None:
-        """Let a hung engine answer with what it has sampled: its server may live without its core."""
-        member = self._roster.find(key)
-        if member is None or not member.why_hung:
+        """Let an engine that is out of service answer with what it has sampled: the server of one that hangs
+        may live without its core, and one that stops takes no calls any more and still answers those that it
+        has. Nothing is taken of one that gave a bad answer."""
+        if key in self._distrusted:
             return
+        member = self._roster.find(key)
+        name = member.label if member is not None else "that is gone"
+        limit = self._settings.hand_over_seconds
         try:
-            async with asyncio.timeout(_HAND_OVER_SECONDS):
-                await self._roster.client(member).hand_over(timeout_seconds=_HAND_OVER_SECONDS)
+            async with asyncio.timeout(limit):
+                if member is not None:
+                    with contextlib.suppress(EngineGoneError):
+                        await self._roster.client(member).hand_over(timeout_seconds=limit)
                 await self._roster.wait_until_answered(key)
         except (EngineError, TimeoutError) as error:
-            log.warning("engine %s hands over nothing: %s", member.label, error or "it answers too late")
+            log.warning("engine %s hands over nothing more: %s", name, error or "it answers too late")
 
     async def sample(self, member: Member, bundle: Bundle) -> list[Rollout]:
         """The completions of a bundle by one engine, with the newest weights; in asynchronous training those

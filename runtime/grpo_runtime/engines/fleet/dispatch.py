@@ -28,6 +28,10 @@ MAX_ENGINES_PER_REQUEST = 5
 MOST_EMPTY_IN_A_ROW = 16
 """A request that was handed over so often without one more token counts as failed. An engine hands over what
 waits in it, too, and by then the request is the first of those that wait here."""
+_NEVER_WHOLE = (
+    f"engines got new weights {MOST_EMPTY_IN_A_ROW} times before it was finished, and by its parameters it "
+    "begins anew each time: let it be shorter, or raise async.syncEverySteps"
+)
 NUM_REMEMBERED_PROMPTS = 4096
 """Of so many prompts it is known which engine has them."""
 
@@ -124,7 +128,7 @@ class _Piece:
     first: int
     bundle: Bundle
     failures: tuple[str, ...] = ()
-    """What engines answered instead of it."""
+    """What engines answered instead of one more token of it."""
     num_empty: int = 0
     """How often in a row it was handed over without one more token."""
 
@@ -359,11 +363,19 @@ class Dispatch:
             else:
                 work.take(number, joined(bundle.begun, rollout))
         for rest in reversed(left):
-            if rest.num_empty >= MOST_EMPTY_IN_A_ROW:
+            if rest.num_empty < MOST_EMPTY_IN_A_ROW:
+                self._waiting.appendleft(rest)
+            elif self._begins_anew_by_its_parameters(bundle):
+                # no engine is to blame
+                work.end(
+                    RequestRefusedError(f"a call that is not trained: {_NEVER_WHOLE}", said=_NEVER_WHOLE)
+                )
+            else:
                 error = BadAnswerError(f"engines handed it over {rest.num_empty} times without a token")
                 self._send_again(replace(rest, num_empty=0), key, error)
-            else:
-                self._waiting.appendleft(rest)
+
+    def _begins_anew_by_its_parameters(self, bundle: Bundle) -> bool:
+        return bundle.own_parameters is not None and not self._source.goes_on(bundle)
 
     def _rest_of(self, piece: _Piece, handed_over: Rollout) -> _Piece:
         """What is left to sample of a piece of one sample."""
@@ -376,7 +388,7 @@ class Dispatch:
         self.num_handed_over += 1
         if piece.work.on_finished is not None:
             piece.work.on_finished(piece.first, begun)
-        return replace(piece, bundle=replace(piece.bundle, begun=begun), num_empty=0)
+        return replace(piece, bundle=replace(piece.bundle, begun=begun), failures=(), num_empty=0)
 
     def _send_again(self, piece: _Piece, key: str, error: BaseException) -> None:
         work = piece.work

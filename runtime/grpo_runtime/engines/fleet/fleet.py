@@ -80,6 +80,11 @@ class Fleet:
         return self._core.num_resent
 
     @property
+    def num_handed_over(self) -> int:
+        """How often a sample went on from the tokens that an engine had handed over."""
+        return self._core.num_handed_over
+
+    @property
     def num_lost(self) -> int:
         """Engine processes lost so far."""
         return self._core.num_lost

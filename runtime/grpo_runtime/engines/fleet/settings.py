@@ -45,6 +45,8 @@ class FleetSettings:
     `cores_per_engine`: schedulers of an engine, each with requests of its own.
     `is_asynchronous`: whether weights may change while completions are sampled.
     `pause`: what becomes of those completions then.
+    `hand_over_seconds`: how long requests of an engine that is out of service wait for what it has sampled of
+    them, where completions go on on another engine.
     """
 
     hosts: tuple[Address, ...]
@@ -67,6 +69,7 @@ class FleetSettings:
     cores_per_engine: int = 1
     is_asynchronous: bool = False
     pause: Pause = KEEP
+    hand_over_seconds: float = 3.0
 
 
 def fleet_settings(trainer: TrainerSettings) -> FleetSettings:

@@ -45,7 +45,7 @@ from grpo_runtime.engines.vllm.executor import AllAnswersExecutor, error_to_rais
 from grpo_runtime.engines.vllm.seam import Seam
 from grpo_runtime.errors import UserError
 from grpo_runtime.process.lifetime import die_with
-from grpo_runtime.rollouts.interface import Rollout
+from grpo_runtime.rollouts.interface import EngineError, Rollout
 from grpo_runtime.rollouts.sampling import PROBE_PARAMETERS
 from grpo_runtime.rollouts.wire import EngineCall
 from grpo_runtime.weight_sync.worker.extension import BESIDE
@@ -146,6 +146,9 @@ async def _serve(
 class VllmClient(AsyncLLM):
     """vLLM's engine client as the guard calls it, with four differences in what a weight sync calls."""
 
+    _is_stopping = False
+    """Whether it takes no calls for completions any more."""
+
     @cached_property
     def _sampling(self) -> dict[str, asyncio.AbstractEventLoop]:
         """The names of the requests for completions that run, each with its event loop."""
@@ -158,8 +161,10 @@ class VllmClient(AsyncLLM):
 
     async def sample(self, call: EngineCall, *, name: str) -> list[Rollout]:
         """The completions of a call, in the order of their seeds. Ends in the engine, too, when it is
-        cancelled."""
-        seam = Seam.of(call, decoder=self.get_tokenizer())
+        cancelled. Raises EngineError in a server that is to stop."""
+        if self._is_stopping:
+            raise EngineError(f"engine {name} is asked to stop: ask another one")
+        seam = Seam.of(call, decoder=self.get_tokenizer(), max_model_len=self.model_config.max_model_len)
         request_id = random_uuid()
         self._sampling[request_id] = asyncio.get_running_loop()
         try:
@@ -180,7 +185,8 @@ class VllmClient(AsyncLLM):
 
     def shutdown(self, timeout: float | None = None) -> None:
         """End the cores. When the server is to stop, vLLM calls it in a thread, and the server still answers:
-        what is being sampled is handed over before."""
+        what is being sampled is handed over before, and nothing else is begun."""
+        self._is_stopping = True
         for loop in set(self._sampling.values()) - {_running_loop()}:
             asyncio.run_coroutine_threadsafe(self.hand_over(), loop).result(LAST_ANSWERS_SECONDS)
         super().shutdown(timeout=timeout)

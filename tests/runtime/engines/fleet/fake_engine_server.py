@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from aiohttp import web
-from fake_vllm import FakeVLLM, call_asgi, call_asgi_for_bytes
+from fake_vllm import FakeVLLM, Happening, call_asgi, call_asgi_for_bytes
 from guard_environment import ADMIN
 
 from grpo_api.contract.endpoints import ROLLOUT_READY_PATH
@@ -23,6 +23,10 @@ from grpo_runtime.weight_sync.registry import GLOO
 from grpo_runtime.weight_sync.sender import PairwiseSender
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 from grpo_runtime.weight_sync.tag import TAG_BYTES
+
+
+async def _nothing() -> None:
+    pass
 
 
 class FakeEngine:
@@ -39,6 +43,8 @@ class FakeEngine:
         self._make_receiver = make_receiver
         self.num_to_lose = 0
         """So many of the next answers to calls for completions do not leave it."""
+        self.before_answer: Happening = _nothing
+        """What happens before an answer to a call for completions leaves it."""
         self._is_down = False
         self._may_serve = asyncio.Event()
         self._connections: set[asyncio.Transport] = set()
@@ -50,6 +56,15 @@ class FakeEngine:
         for connection in self._connections:
             connection.abort()
         self._connections.clear()
+
+    async def begin_to_stop(self) -> None:
+        """As on SIGTERM: what it samples is handed over, and calls for completions are refused."""
+        self.vllm.is_stopping = True
+        await self.vllm.hand_over()
+
+    def take_no_connections(self) -> None:
+        """As at the end of that: calls that it has are still answered, others meet nobody."""
+        self._is_down = True
 
     def answer_again(self) -> None:
         """The same process can be reached again."""
@@ -140,9 +155,11 @@ class FakeEngine:
             headers=[(name.lower(), value) for name, value in request.raw_headers],
             parts=[body],
         )
-        if request.path == routes.SAMPLE_PATH and self.num_to_lose > 0:
-            self.num_to_lose -= 1
-            await asyncio.Event().wait()
+        if request.path == routes.SAMPLE_PATH:
+            await self.before_answer()
+            if self.num_to_lose > 0:
+                self.num_to_lose -= 1
+                await asyncio.Event().wait()
         return web.Response(body=answer, status=status)
 
 

@@ -491,6 +491,39 @@ async def test_a_request_that_is_handed_over_again_and_again_without_a_token_cou
     assert sum(len(engine.sampled) for engine in engines) == MAX_ENGINES_PER_REQUEST * MOST_EMPTY_IN_A_ROW
 
 
+async def test_a_call_that_can_never_go_on_is_refused_and_no_engine_is_blamed() -> None:
+    """Such as one with a grammar, which takes longer than the time between two weight syncs."""
+    engine = FakeWorker("a", num_tokens=3, hands_over={0})
+    fleet = fleet_of(engine)
+    judged = Bundle(prompt_ids=(1,), seed=0, num_samples=1, own_parameters="{}")
+    with pytest.raises(RequestRefusedError, match="by its parameters it begins anew each time") as refused:
+        await asyncio.wait_for(dispatch_of(fleet).run([judged]), 10)
+    assert refused.value.said.startswith("engines got new weights 16 times")
+    assert (len(engine.sampled), fleet.unhealthy) == (MOST_EMPTY_IN_A_ROW, [])
+
+
+async def test_a_request_may_fail_as_often_again_once_it_has_gone_on() -> None:
+    """Of a long completion whose engines come and go."""
+    fails = [True] * (MAX_ENGINES_PER_REQUEST - 1)
+    calls = iter([*fails, False, *fails, False])
+    engine = FakeWorker("a", num_tokens=3, hands_over={0})
+    fleet = fleet_of(engine)
+    fleet.aborts = True
+
+    def behave(worker: FakeWorker, bundle: Bundle) -> None:
+        worker.hands_over = set() if bundle.begun else {0}
+        if next(calls):
+            raise EngineGoneError("reset by peer")
+
+    def mark_unhealthy(key: str, error: Exception) -> None:
+        fleet.unhealthy.append(key)
+
+    engine.behave = behave
+    fleet.mark_unhealthy = mark_unhealthy  # type: ignore[method-assign]
+    [rollout] = await asyncio.wait_for(dispatch_of(fleet).run(singles(1)), 10)
+    assert (rollout.completion_ids, len(fleet.unhealthy)) == ((0, 1, 2), 2 * len(fails))
+
+
 async def test_a_hung_engine_hands_over_before_its_requests_are_taken_back() -> None:
     """One of its two requests; the other one is begun anew."""
     hanging, other = FakeWorker("a", num_tokens=3), FakeWorker("b", num_tokens=3)

@@ -16,14 +16,17 @@ import pytest
 import torch
 from policy_builder import changed_policy, logprobs, probe_of, weights_of
 
+from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.versions import PolicyVersion
-from grpo_api.v1alpha1.spec import SamplingSpec
+from grpo_api.v1alpha1.spec import PauseMode, SamplingSpec
 from grpo_runtime.engines.fleet.engine_client import (
     Address,
     EngineClient,
     EngineConflictError,
     open_session,
 )
+from grpo_runtime.engines.fleet.settings import Pause
+from grpo_runtime.engines.serve.stopping import SHUTDOWN_SECONDS
 from grpo_runtime.model.load import load_tokenizer
 from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, SyncReport
 from grpo_runtime.settings import Tokens
@@ -279,6 +282,65 @@ async def test_an_engine_killed_in_mid_step_is_replaced_and_synced_before_it_ser
     assert facts(together) == facts(survived[:64])
     assert fleet.num_lost == 1
     assert fleet.num_stale_answers == 0
+
+
+async def test_an_engine_that_is_asked_to_stop_hands_over_all_that_it_samples_and_another_one_goes_on(
+    engine: Any, start: Any, attempts: Iterator[int], open_fleet: OpenFleet, tmp_path: Path
+) -> None:
+    """SIGTERM in the middle of completions of 200 tokens, which no end of sequence ends before."""
+    attempt, num_samples = next(attempts), 32
+    policy = changed_policy(engine.model_dir, seed=6)
+    end = load_tokenizer(engine.model_dir).eos_token_id
+    own = json.dumps({"logit_bias": {str(end): -100}})
+    work = [replace(asked, own_parameters=own) for asked in requests(num_samples)]
+    finished: list[int] = []
+
+    def on_finished(place: int, rollout: Rollout) -> None:
+        if not rollout.is_aborted:
+            finished.append(place)
+
+    with start(tmp_path / "stopping", name="stopping") as stopping:
+        fleet = await open_fleet(
+            *(engine, stopping),
+            attempt=attempt,
+            sampling=SamplingSpec(max_tokens=200),
+            max_in_flight=64,
+            is_asynchronous=True,
+            pause=Pause(PauseMode.ABORT),
+        )
+        await fleet.sync(weights_of(policy), version=PolicyVersion(attempt, 0), probe=probe_of(policy))
+        step = asyncio.ensure_future(fleet.generate(work, on_finished=on_finished))
+        async with open_session() as session:
+            tokens = Tokens(data=engine.data_token, admin=engine.admin_token)
+            client = EngineClient(
+                session, Address("127.0.0.1", stopping.port), tokens=tokens, attempt=attempt
+            )
+            while (
+                load := await client.load(timeout_seconds=10)
+            ) is None or load.num_tokens < num_samples * 10:
+                assert not step.done()
+        generation = fleet.generation()
+        assert generation is not None and not finished
+        begun = time.monotonic()
+        code = await asyncio.to_thread(stopping.stop)
+        took_seconds = time.monotonic() - begun
+        rollouts = await step
+    assert (code, took_seconds < SHUTDOWN_SECONDS) == (ExitCode.TERMINATED, True)
+    assert sorted(finished) == list(range(num_samples))
+    handed_over = [rollout for rollout in rollouts if rollout.segments]
+    assert len(handed_over) == generation.given["stopping"] == fleet.num_handed_over == num_samples // 2
+    for rollout in rollouts:
+        assert len(rollout.completion_ids) == 200
+        ids, begin = rollout.prompt_ids + rollout.completion_ids, len(rollout.prompt_ids)
+        with torch.no_grad():
+            logits = policy(torch.tensor([ids])).logits[0, begin - 1 : -1].float()
+        logits[:, end] -= 100
+        wanted = logits.log_softmax(-1).gather(-1, torch.tensor(rollout.completion_ids)[:, None])[:, 0]
+        assert rollout.rollout_logprobs == pytest.approx(wanted.tolist(), abs=1e-4)
+    for rollout in handed_over:
+        first, second = rollout.segments
+        assert (first.engine, second.engine) == ("stopping", "engine-0")
+        assert 0 < first.end == second.start < second.end == 200
 
 
 @contextmanager

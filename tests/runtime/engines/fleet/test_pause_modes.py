@@ -13,7 +13,7 @@ from fleet_builder import fleet_of, seeds, sync, until, versions
 from grpo_api.v1alpha1.spec import PauseMode, SamplingSpec
 from grpo_runtime.data.seeds import segment_seed
 from grpo_runtime.engines.fleet.settings import Pause
-from grpo_runtime.engines.routes import HAND_OVER_PATH, PAUSE_PATH, SAMPLE_PATH
+from grpo_runtime.engines.routes import PAUSE_PATH, SAMPLE_PATH
 from grpo_runtime.rollouts.interface import GenerateRequest, Rollout
 
 pytestmark = pytest.mark.usefixtures("pod_environment")
@@ -139,16 +139,3 @@ async def test_the_cache_is_kept_where_the_job_says_so(*, keeps_cache: bool) -> 
     assert versions(rollouts) == {"1.0", "1.1"}
     assert asked == [not keeps_cache] * 2
     assert num_recomputed == (0 if keeps_cache else 2 * 3)
-
-
-async def test_a_hung_engine_hands_over_what_its_server_has_and_another_one_goes_on() -> None:
-    hanging, other = staging_engine("hanging"), staging_engine("other")
-    limits = {"hung_after_seconds": 0.3, "first_step_seconds": 0.3, "probe_timeout_seconds": 0.1}
-    settings = {"is_asynchronous": True, "sampling": LONG, "pause": ABORT, **limits}
-    async with fleet_of(hanging, other, **settings) as fleet:
-        hanging.freeze_core()
-        rollouts = await fleet.generate([GenerateRequest((4 + n,), seed=100 * n) for n in range(4)])
-        assert f"POST {HAND_OVER_PATH}" in hanging.vllm.reached
-        assert {rollout.engine for rollout in rollouts} == {"other"}
-        assert {len(rollout.completion_ids) for rollout in rollouts} == {3, 4}
-        assert (fleet.num_handed_over, fleet.num_resent) == (2, 0)

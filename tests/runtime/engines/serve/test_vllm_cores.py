@@ -23,6 +23,8 @@ from grpo_runtime.engines.vllm.cpu_experts import (
 from grpo_runtime.engines.vllm.cpu_workers import PipelineStageWorker
 from grpo_runtime.engines.vllm.server import VllmClient, _ending_with_its_coordinator
 from grpo_runtime.model.tiny import write_tiny_model
+from grpo_runtime.rollouts.interface import EngineError
+from grpo_runtime.rollouts.wire import EngineCall
 from grpo_runtime.weight_sync.interface import GroupBrokenError
 
 # importing vLLM takes as long as starting one
@@ -257,6 +259,14 @@ except UserError as error:
 
 
 @pytest.mark.matrix
+async def test_a_server_that_ends_begins_no_completion() -> None:
+    """Its cores would not answer any more."""
+    client = VllmClient.__new__(VllmClient)
+    client.shutdown()
+    with pytest.raises(EngineError, match="engine-0 is asked to stop"):
+        await client.sample(EngineCall((1, 2), {"max_tokens": 4}), name="engine-0")
+
+
 def test_experts_of_a_model_that_has_none_are_refused_by_the_name_of_the_field(tmp_path: Path) -> None:
     write_tiny_model(tmp_path)
     arguments = ["--model", str(tmp_path), "--tensor-parallel-size", "2", "--enable-expert-parallel"]
