@@ -312,13 +312,13 @@ async def test_an_engine_that_is_asked_to_stop_hands_over_all_that_it_samples_an
         step = asyncio.ensure_future(fleet.generate(work, on_finished=on_finished))
         async with open_session() as session:
             tokens = Tokens(data=engine.data_token, admin=engine.admin_token)
-            client = EngineClient(
-                session, Address("127.0.0.1", stopping.port), tokens=tokens, attempt=attempt
-            )
-            while (
-                load := await client.load(timeout_seconds=10)
-            ) is None or load.num_tokens < num_samples * 10:
-                assert not step.done()
+            address = Address("127.0.0.1", stopping.port)
+            client = EngineClient(session, address, tokens=tokens, attempt=attempt)
+            num_tokens = 0.0
+            while num_tokens < 4 * num_samples:
+                load = await client.load(timeout_seconds=10)
+                assert load is not None and not step.done()
+                num_tokens = load.num_tokens
         generation = fleet.generation()
         assert generation is not None and not finished
         begun = time.monotonic()
