@@ -14,13 +14,14 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from engine_of_several import fleet_of
+from one_engine_sync import OneEngineSync
 from policy_builder import changed_policy, logprobs, probe_of, weights_of
-from test_engine_of_two_cores import metric_of_cores, num_tokens_of_cores
+from test_engine_of_two_cores import CORES, client_of, metric_of_cores, num_tokens_of_cores
 from test_engine_of_two_workers import processes_of
 from tiny_moe import MAX_LENGTH_TOKENS, write_tiny_moe
 from transformers import PreTrainedModel
@@ -29,9 +30,14 @@ from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import TerminationMessage
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import PauseMode, SamplingSpec
+from grpo_runtime.engines.fleet.engine_calls import Bundle, sampling_call
+from grpo_runtime.engines.fleet.engine_client import MAX_BYTES, open_session
+from grpo_runtime.engines.fleet.engine_sync import SyncJob
 from grpo_runtime.engines.fleet.fleet import Fleet
 from grpo_runtime.engines.fleet.settings import Pause
 from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, RolloutLostError, SyncReport
+from grpo_runtime.weight_sync.registry import GLOO
+from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
 pytestmark = [pytest.mark.engine, pytest.mark.matrix]
 
@@ -47,7 +53,8 @@ NUM_JUDGED = 40
 TOLD_SECONDS = 15.0
 IGNORE_EOS = json.dumps({"ignore_eos": True})
 """A completion then has all tokens that were asked for."""
-NUM_ATTEMPTS = 20
+NUM_MEETINGS = 12
+HELD_UP_SECONDS = 0.15
 NUM_RUNNING = "vllm:num_requests_running"
 
 
@@ -221,30 +228,46 @@ async def test_no_request_is_lost_in_any_update_whatever_the_cores_are_doing(
     await fleet.close()
 
 
-async def test_a_trainer_that_begins_again_reaches_cores_that_are_still_sampling_for_the_one_before(
-    two_cores: Any,
-    policies: Sequence[PreTrainedModel],
-    attempts: Iterator[int],
-    caplog: pytest.LogCaptureFixture,
+async def test_cores_that_sample_meet_a_trainer_again_and_again(
+    two_cores: Any, policies: Sequence[PreTrainedModel], attempt: int
 ) -> None:
-    """A core in a step waits for the other one, and so does one that has come to meet the trainer."""
-    for attempt in itertools.islice(attempts, NUM_ATTEMPTS):
-        fleet = await fleet_of(
-            two_cores,
-            attempt=attempt,
-            workers_per_engine=2,
-            cores_per_engine=2,
-            is_asynchronous=True,
-            sampling=SamplingSpec(max_tokens=LONGEST),
-        )
-        policy = policies[0]
-        await fleet.sync(weights_of(policy), version=PolicyVersion(attempt, 0), probe=probe_of(policy))
-        sampling = asyncio.ensure_future(fleet.generate(LONG))
-        await until_both_sample(two_cores, sampling, attempt=attempt)
-        sampling.cancel()
-        await asyncio.gather(sampling, return_exceptions=True)
-        await fleet.close()
-    assert "did not get weights" not in caplog.text
+    """A core in a step waits for the other one, and so does one that has come to meet the trainer. Each time
+    one is held up for a moment, which makes it likely that they would be told so at different steps."""
+    bundle = Bundle(prompt_ids=(10, 20, 30), seed=7, num_samples=1, own_parameters=IGNORE_EOS)
+    call = sampling_call(bundle, sampling=SamplingSpec(max_tokens=400))
+    policy = policies[0]
+    weights, probe = HostCopy(weights_of(policy)), probe_of(policy)
+    async with open_session() as session:
+        client = client_of(two_cores, session, attempt=attempt)
+
+        async def meet_and_sync(step: int) -> None:
+            sync = OneEngineSync(
+                client,
+                backend=GLOO,
+                timeout_seconds=20.0,
+                workers_per_engine=2,
+                cores_per_engine=2,
+                transfers_first=True,
+            )
+            await sync.run(SyncJob(version=PolicyVersion(attempt, step), weights=weights, probe=probe))
+            await sync.close()
+
+        await meet_and_sync(0)
+        for step in range(1, NUM_MEETINGS + 1):
+            answers = [
+                asyncio.ensure_future(client.sample(replace(call, core=core), max_bytes=MAX_BYTES))
+                for core in CORES
+            ]
+            sampling = asyncio.gather(*answers)
+            await until_both_sample(two_cores, sampling, attempt=attempt)
+            held_up = max(two_cores.core_pids())
+            os.kill(held_up, signal.SIGSTOP)
+            syncing = asyncio.ensure_future(meet_and_sync(step))
+            await asyncio.wait({syncing}, timeout=HELD_UP_SECONDS)
+            os.kill(held_up, signal.SIGCONT)
+            await syncing
+            sampling.cancel()
+            await asyncio.gather(*answers, return_exceptions=True)
 
 
 async def test_a_core_that_is_killed_under_load_is_told_by_the_fleet_and_by_its_pod(
