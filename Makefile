@@ -90,7 +90,7 @@ bench-learning: setup ## Train small jobs and hold them to the rewards they must
 bench-turns: setup ## Measure what a turn takes beside its sampling, by kind of environment (ROUNDS=5, EPISODES=3, AT_ONCE=16)
 	@$(BIN)/python bench/turns.py $(if $(ROUNDS),--rounds '$(ROUNDS)') $(if $(EPISODES),--episodes '$(EPISODES)') \
 	  $(if $(AT_ONCE),--at-once '$(AT_ONCE)')
-bench-async: setup ## Measure asynchronous training beside synchronous (PAIRS=2, CASES=a,b,c, STEPS=, JSON=)
+bench-async: setup ## Measure asynchronous training beside synchronous, and its modes (PAIRS=2, CASES=a,b,c,d,e, STEPS=, JSON=)
 	@$(BIN)/python bench/asynchronous.py $(if $(PAIRS),--pairs '$(PAIRS)') $(if $(CASES),--cases '$(CASES)') \
 	  $(if $(STEPS),--steps '$(STEPS)') $(if $(JSON),--json '$(JSON)')
 bench-gpu: $(if $(HAS_PYTHON),gpu-site,setup) ## Measure packing, tag, IPC and training steps on an NVIDIA GPU, and NCCL where there are two (PYTHON=, JSON=)

@@ -1,11 +1,14 @@
 """What is measured: the jobs, and what the synchronous and the asynchronous way have to reach."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from grpo_async import long_answers
 from grpo_async.draws import BoundedPareto
 from grpo_async.tool import LATENCY, MAX_TOKENS
+from grpo_bench.made_policy import policy_folder
 
 WARM_UP_STEPS = 5
 """So many steps of a run are not counted: at maxStaleness 4 the first groups of five steps begin together."""
@@ -19,9 +22,11 @@ _ENGINE: Mapping[str, Any] = {"maxModelLen": 64, "kvCacheMemory": "64Mi", "maxNu
 @dataclass(frozen=True, kw_only=True)
 class Way:
     """A way of training; `max_staleness` 0 is the synchronous one. `goal` is the least ratio of its speed to
-    that of the synchronous one."""
+    that of the way that it is compared with."""
 
     max_staleness: int
+    fields: Mapping[str, str] = field(default_factory=dict)
+    """Other fields of `async` that are not as by default."""
     goal: float | None = None
     num_times: float = 1.0
     """The run has so many times the steps of the synchronous one, to last about as long: then both have a
@@ -29,7 +34,14 @@ class Way:
 
     @property
     def name(self) -> str:
-        return f"maxStaleness {self.max_staleness}" if self.max_staleness else "synchronous"
+        if not self.max_staleness:
+            return "synchronous"
+        return ", ".join(f"{name} {value}" for name, value in self.asynchronous.items())
+
+    @property
+    def asynchronous(self) -> Mapping[str, Any]:
+        """The section `async`, which the synchronous way does not have."""
+        return {"maxStaleness": self.max_staleness, **self.fields} if self.max_staleness else {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +86,19 @@ class Case:
     """Seconds of the tool, where there is one."""
     scripted: Scripted | None = None
     """None for real engines."""
+    samples_every_steps: int = 0
+    """The completions of every so many steps are looked at, for weights that changed within them."""
+    taught: str | None = None
+    """The task whose taught policy is trained; None for `builtin://tiny`."""
     algorithm: Mapping[str, Any] = field(default_factory=dict)
     spec: Mapping[str, Any] = field(default_factory=dict)
     """Further sections of the job."""
+
+    def beside(self, way: Way) -> Way:
+        """What a way is compared with: where it has fields of its own, the one of the same maxStaleness that
+        has none, else the synchronous one."""
+        max_staleness = way.max_staleness if way.fields else 0
+        return next(one for one in self.ways if one.max_staleness == max_staleness and not one.fields)
 
     def steps_of(self, way: Way) -> int:
         """Steps of a run. Before its last ones fewer groups are begun than in those that are counted."""
@@ -97,9 +119,9 @@ class Case:
                 "engine": _ENGINE,
                 "rollout": {"replicas": 1},
                 "checkpoint": {"everySteps": steps},
-                "report": {"samplesEverySteps": 0},
+                "report": {"samplesEverySteps": self.samples_every_steps},
                 **self.spec,
-                **({"async": {"maxStaleness": way.max_staleness}} if way.max_staleness else {}),
+                **({"async": dict(way.asynchronous)} if way.asynchronous else {}),
                 "algorithm": {
                     "steps": steps,
                     "promptsPerStep": self.prompts_per_step,
@@ -109,6 +131,55 @@ class Case:
                 },
             },
         }
+
+
+MODES: tuple[Mapping[str, str], ...] = (
+    {"kvCache": "Keep"},
+    {"pauseMode": "Wait"},
+    {"pauseMode": "Abort"},
+)
+"""What may become of completions that are being sampled when weights change, beside the default."""
+ORDERS: tuple[Mapping[str, str], ...] = ({"order": "Planned"}, {"stale": "Drop"})
+"""What may be trained of what is sampled ahead, beside the default."""
+
+
+def taught_folder(task: str) -> Path:
+    """Where the policy that cases (d) and (e) train is once it is made."""
+    return policy_folder(f"taught-{task}", maker=Path(__file__).with_name("taught_policy.py"))
+
+
+def _ways_of(fields: Sequence[Mapping[str, str]]) -> tuple[Way, ...]:
+    """The synchronous way, and with maxStaleness 1 and 4 the defaults and each of these."""
+    return (
+        Way(max_staleness=0),
+        *(Way(max_staleness=n, fields=each) for n in (1, 4) for each in ({}, *fields)),
+    )
+
+
+def _long(name: str, *, task: str, ways: tuple[Way, ...]) -> Case:
+    """A built-in task whose answer is to be written again and again. The learning rate is low, so that the
+    policy moves in all steps that are counted."""
+    return Case(
+        name=name,
+        what=f"the answers of {task} again and again, tokens: {long_answers.LENGTHS}; one real engine",
+        steps=40,
+        prompts_per_step=8,
+        group_size=8,
+        ways=ways,
+        samples_every_steps=5,
+        algorithm={"optimizer": {"learningRate": 2e-4}},
+        taught=task,
+        spec={
+            "model": {"source": f"file://{taught_folder(task)}"},
+            "dataset": {"source": f"builtin://{task}"},
+            "rewards": [{"name": "answer", "function": "grpo_async.long_answers:share_of_answer"}],
+            "sampling": {
+                "maxTokens": long_answers.MAX_TOKENS,
+                "rolloutFunction": {"function": "grpo_async.long_answers:of_its_length"},
+            },
+            "engine": {**_ENGINE, "maxModelLen": 256},
+        },
+    )
 
 
 SCRIPTED = Scripted(
@@ -167,5 +238,7 @@ CASES = {
             ways=(Way(max_staleness=0), Way(max_staleness=2), Way(max_staleness=4)),
             algorithm={"optimizer": {"learningRate": 1e-3}},
         ),
+        _long("d", task="copy", ways=_ways_of((*MODES, *ORDERS))),
+        _long("e", task="reverse", ways=_ways_of(MODES)),
     )
 }

@@ -15,6 +15,8 @@ from grpo_runtime.report.phases import phase_of
 from grpo_runtime.rollouts.staleness import StalenessBound
 
 _SYNC, _TRAIN = "time/sync_seconds", "time/train_seconds"
+_KL = "sampling/mismatch_kl/k3"
+_PAUSED, _DRAINED = "sync/paused_seconds", "sync/drain_seconds"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +46,15 @@ class Measured:
         """The mean of a step."""
         return self.run.mean(f"time/{phase}_seconds", after=WARM_UP_STEPS)
 
+    def counted(self, metric: str) -> float | None:
+        """The mean of the steps that are counted for the speed; None where none of them has it."""
+        return self.run.mean_of_those(metric, after=WARM_UP_STEPS, until=self.steps)
+
 
 @dataclass(frozen=True, kw_only=True)
 class CaseResult:
     """All runs of a case: the name of a way -> its runs, one for each pair. The synchronous way is the
-    first."""
+    first. A ratio is to the run of the same pair that `Case.beside` names."""
 
     case: Case
     runs: Mapping[str, Sequence[Measured]]
@@ -60,16 +66,19 @@ class CaseResult:
         return next(iter(self.runs.values()))
 
     def ratios(self, name: str) -> list[float]:
-        """How many times as fast as the synchronous run of its pair each run of a way was."""
-        return [one.speed / other.speed for one, other in zip(self.runs[name], self.synchronous, strict=True)]
+        """How many times as fast as the run beside it each run of a way was."""
+        return [one.speed / other.speed for one, other in self._beside(name)]
 
     def rewards(self, name: str) -> list[float]:
-        """The reward of each run of a way when the synchronous run of its pair has ended, or at its own end
-        where that is earlier."""
+        """The reward of each run of a way when the run beside it has ended, or at its own end where that is
+        earlier."""
         return [
-            one.run.reward_after(other.run.seconds_until(other.steps))
-            for one, other in zip(self.runs[name], self.synchronous, strict=True)
+            one.run.reward_after(other.run.seconds_until(other.steps)) for one, other in self._beside(name)
         ]
+
+    def _beside(self, name: str) -> Iterable[tuple[Measured, Measured]]:
+        runs = self.runs[name]
+        return zip(runs, self.runs[self.case.beside(runs[0].way).name], strict=True)
 
     def misses(self) -> list[str]:
         """A sentence for each goal that is missed."""
@@ -127,17 +136,19 @@ def costs_of(case: Case, run: Run) -> Costs:
 
 
 def table(result: CaseResult) -> str:
-    """A row for each way, below a line about the case."""
+    """A row for each way, below a line about the case. Columns of which no way has anything are left out."""
     case = result.case
-    rows: list[tuple[str, ...]] = [
-        (
-            f"({case.name})",
-            *("steps/s", "ratio", "low to high", "goal", "of simulation", "staleness"),
-            *(f"{result.synchronous[0].steps} steps", "reward then", *PHASES),
-        )
+    titles = (
+        f"({case.name})",
+        *("steps/s", "ratio", "low to high", "goal", "of simulation", "staleness", "across", "KL k3"),
+        *("drained", "paused", f"{result.synchronous[0].steps} steps", "reward", "reward then", *PHASES),
+    )
+    columns = [
+        column
+        for column in zip(titles, *(_row(result, name) for name in result.runs), strict=True)
+        if any(column[1:])
     ]
-    rows += [_row(result, name) for name in result.runs]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    widths = [max(map(len, column)) for column in columns]
     lines = [
         f"{case.what}; {case.prompts_per_step} prompts x {case.group_size} completions a step; "
         f"{len(result.synchronous)} pairs; load average {result.load_average:.1f} before",
@@ -145,7 +156,7 @@ def table(result: CaseResult) -> str:
             "  ".join(
                 [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]
             ).rstrip()
-            for row in rows
+            for row in zip(*columns, strict=True)
         ),
     ]
     return "\n".join(lines)
@@ -154,7 +165,6 @@ def table(result: CaseResult) -> str:
 def _row(result: CaseResult, name: str) -> tuple[str, ...]:
     runs, ratios = result.runs[name], result.ratios(name)
     way = runs[0].way
-    shares = [share for one in runs if (share := one.share_of_simulated) is not None]
     has_reward = result.case.scripted is None
     return (
         name,
@@ -162,9 +172,14 @@ def _row(result: CaseResult, name: str) -> tuple[str, ...]:
         f"{statistics.median(ratios):.2f}" if way.max_staleness else "",
         f"{min(ratios):.2f} to {max(ratios):.2f}" if way.max_staleness else "",
         f">= {way.goal:g}" if way.goal else "",
-        f"{statistics.median(shares):.0%}" if shares else "",
+        _found((one.share_of_simulated for one in runs), "{:.0%}"),
         f"{_median(one.run.mean('async/staleness/mean', after=WARM_UP_STEPS) for one in runs):.2f}",
+        _found((one.run.share_across for one in runs), "{:.0%}"),
+        _found((one.counted(_KL) for one in runs), "{:.2g}"),
+        _found((one.counted(_DRAINED) for one in runs), "{:.3f} s"),
+        _found((one.counted(_PAUSED) for one in runs), "{:.3f} s") if way.max_staleness else "",
         f"{_median(one.run.seconds_until(one.steps) for one in runs):.1f} s",
+        _found((one.counted("reward") for one in runs), "{:.3f}") if has_reward else "",
         f"{statistics.median(result.rewards(name)):.3f}" if has_reward else "",
         *(f"{_median(one.seconds(phase) for one in runs):.3f} s" for phase in PHASES),
     )
@@ -172,6 +187,12 @@ def _row(result: CaseResult, name: str) -> tuple[str, ...]:
 
 def _median(values: Iterable[float]) -> float:
     return statistics.median(list(values))
+
+
+def _found(values: Iterable[float | None], form: str) -> str:
+    """The median of those that there are; empty where there are none."""
+    found = [value for value in values if value is not None]
+    return form.format(statistics.median(found)) if found else ""
 
 
 def json_line(result: CaseResult, *, circumstances: Circumstances) -> str:
@@ -206,6 +227,8 @@ def _json_way(result: CaseResult, name: str) -> dict[str, Any]:
                 "staleness": [step.values.get("async/staleness/mean", 0.0) for step in one.run.steps],
                 "rewards": [step.values["reward"] for step in one.run.steps],
                 "seconds": {phase: one.seconds(phase) for phase in PHASES},
+                "share_across": one.run.share_across,
+                **{metric: one.counted(metric) for metric in (_KL, _PAUSED, _DRAINED)},
             }
             for one in runs
         ],

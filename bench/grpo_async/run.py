@@ -62,7 +62,10 @@ def _measure(case: Case, train: Train, *, num_pairs: int) -> CaseResult:
         for way in case.ways:
             measured = _measure_one(case, way, train, seed=number)
             runs[way.name].append(measured)
-            say(f"({case.name}) pair {number + 1} of {num_pairs}, {way.name}: {measured.speed:.3g} steps/s")
+            say(
+                f"({case.name}) pair {number + 1} of {num_pairs}, {way.name}: {measured.speed:.3g} steps/s, "
+                f"load average {os.getloadavg()[0]:.1f}"
+            )
     return CaseResult(case=case, runs=runs, load_average=load_average)
 
 

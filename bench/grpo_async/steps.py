@@ -20,15 +20,18 @@ class Logged:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run of one way. `began` is when its first step did."""
+    """A run of one way. `began` is when its first step did. `share_across`: of the tokens that were trained,
+    the share of completions within which weights changed; None where that was not looked at."""
 
     began: float
     steps: Sequence[Logged]
+    share_across: float | None = None
 
     @classmethod
-    def of(cls, steps: Sequence[Logged]) -> "Run":
+    def of(cls, steps: Sequence[Logged], *, share_across: float | None = None) -> "Run":
         """The run with these steps."""
-        return cls(began=steps[0].time - steps[0].values["step_time"], steps=steps)
+        began = steps[0].time - steps[0].values["step_time"]
+        return cls(began=began, steps=steps, share_across=share_across)
 
     def seconds_until(self, step: int) -> float:
         """From the beginning of the first step to the end of step number `step`, counted from 1."""
@@ -36,8 +39,12 @@ class Run:
 
     def mean(self, metric: str, *, after: int) -> float:
         """Of the steps that follow the first `after`; 0 where none has it."""
-        found = [step.values[metric] for step in self.steps[after:] if metric in step.values]
-        return statistics.fmean(found) if found else 0.0
+        return self.mean_of_those(metric, after=after) or 0.0
+
+    def mean_of_those(self, metric: str, *, after: int, until: int | None = None) -> float | None:
+        """The same of steps up to number `until`; None where none has it."""
+        found = [step.values[metric] for step in self.steps[after:until] if metric in step.values]
+        return statistics.fmean(found) if found else None
 
     def reward_after(self, seconds: float) -> float:
         """The mean reward of the last WINDOW steps that have ended so long after the beginning."""

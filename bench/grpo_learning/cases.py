@@ -1,12 +1,11 @@
 """The jobs that must learn, and those that must not. This is the only list of them."""
 
-import hashlib
-import os
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from grpo_bench.made_policy import policy_folder
 from grpo_learning.gates import WINDOW, Gate
 
 _CONTROL = Gate(each_at_most=0.05)
@@ -19,9 +18,7 @@ CHAT_MODEL, CHAT_DATASET = "model", "train.jsonl"
 def chat_folder() -> Path:
     """Where the chat policy and its questions are once they are made. The name changes with what makes
     them."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grpo-operator"
-    maker = Path(__file__).with_name("chat_policy.py")
-    return cache / f"chat-policy-{hashlib.sha256(maker.read_bytes()).hexdigest()[:12]}"
+    return policy_folder("chat-policy", maker=Path(__file__).with_name("chat_policy.py"))
 
 
 @dataclass(frozen=True, kw_only=True)

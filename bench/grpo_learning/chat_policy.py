@@ -10,13 +10,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from grpo_bench.made_policy import made_policy
 from grpo_bench.random_model import random_model
 from grpo_learning.cases import CHAT_DATASET, CHAT_MODEL, chat_folder
 from grpo_runtime.model.save import save_policy
@@ -111,21 +111,7 @@ def behind_call(result: str) -> str:
 
 def made_chat_policy(folder: Path) -> Path:
     """The folder with the policy, made if it is missing."""
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=folder.parent) as place:
-            write_chat_policy(Path(place) / "made")
-            put_in_place(Path(place) / "made", folder)
-    return folder
-
-
-def put_in_place(made: Path, folder: Path) -> None:
-    """Move what was made, unless another process has just moved the same there."""
-    try:
-        made.rename(folder)
-    except OSError:
-        if not folder.exists():
-            raise
+    return made_policy(folder, write_chat_policy)
 
 
 def write_chat_policy(into: Path, *, steps: int = _STEPS) -> None:

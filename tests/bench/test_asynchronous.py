@@ -6,22 +6,29 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import parse_job
 from grpo_async.cases import CASES, WARM_UP_STEPS, Case, Way
 from grpo_async.draws import BoundedPareto
+from grpo_async.engine_runs import share_across
+from grpo_async.long_answers import share_of_answer
 from grpo_async.options import parse_options
 from grpo_async.results import CaseResult, Measured, costs_of, json_line, simulate, table
 from grpo_async.scripted_engines import ScriptedEngines
 from grpo_async.simulation import Completion, Costs, Simulation
 from grpo_async.steps import Logged, Run, speed
+from grpo_async.taught_policy import write_taught_policy
 from grpo_async.tool import share_of_letters
 from grpo_bench.machine import circumstances
+from grpo_runtime.report.samples import Sample, SampleTables
+from grpo_runtime.report.sink import StepRecord
 from grpo_runtime.rollouts.interface import GenerateRequest
 from grpo_runtime.rollouts.staleness import StalenessBound
 
@@ -165,6 +172,63 @@ def test_the_ways_of_a_case_differ_in_async_and_their_steps_alone() -> None:
                     job["spec"][section].pop(name, None)
             job["spec"].pop("async", None)
         assert all(job == jobs[0] for job in jobs)
+
+
+def test_a_mode_is_compared_with_the_defaults_of_its_staleness_and_those_with_the_synchronous_way() -> None:
+    case = CASES["d"]
+    names = {way.name: case.beside(way).name for way in case.ways}
+    assert (
+        names["maxStaleness 4, pauseMode Abort"] == names["maxStaleness 4, order Planned"] == "maxStaleness 4"
+    )
+    assert names["maxStaleness 1, kvCache Keep"] == "maxStaleness 1"
+    assert {names[name] for name in ("maxStaleness 1", "maxStaleness 4", "synchronous")} == {"synchronous"}
+    runs = {}
+    for way in case.ways:
+        seconds = 1.0 if not way.max_staleness or way.fields else 0.5
+        run = logged(*[seconds] * case.steps_of(way), **{"sampling/mismatch_kl/k3": 0.012})
+        runs[way.name] = [Measured(case=case, way=way, steps=case.steps, run=run, simulated=None)]
+    result = CaseResult(case=case, runs=runs, load_average=0.5)
+    assert result.ratios("maxStaleness 4") == pytest.approx([2.0])
+    assert result.ratios("maxStaleness 4, pauseMode Wait") == pytest.approx([0.5])
+    title, *rows = table(result).splitlines()[1:]
+    assert "KL k3" in title
+    assert "paused" not in title
+    assert "of simulation" not in title
+    assert all(" 0.012 " in row for row in rows)
+
+
+def test_share_across_is_of_the_tokens_of_completions_within_which_weights_changed(tmp_path: Path) -> None:
+    assert share_across(tmp_path) is None
+    samples = [
+        Sample(
+            group=0,
+            prompt="a=",
+            completion="aa",
+            rewards={"answer": 1.0},
+            reward=1.0,
+            advantage=0.0,
+            num_tokens=num_tokens,
+            is_terminated=False,
+            policy_versions=versions,
+            engine="engine-0",
+        )
+        for num_tokens, versions in ((20, "1.4"), (10, "1.4 1.4"), (10, "1.4 1.5"))
+    ]
+    record = StepRecord(step=5, attempt=1, time=0.0, values={}, engines=EngineCounts(), samples=samples)
+    SampleTables(tmp_path, start_step=0).write(record)
+    assert share_across(tmp_path) == 0.25
+
+
+def test_the_answer_is_written_again_and_again() -> None:
+    found = share_of_answer(["cbacbac", "cbaabc", "", "zzzz"], answer=["cba"] * 4)
+    assert found == pytest.approx([1.0, 4 / 6, 0.0, 0.0])
+
+
+def test_a_policy_is_taught_to_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        write_taught_policy(tmp_path / name, task="copy", steps=2)
+    for file in (tmp_path / "one").iterdir():
+        assert file.read_bytes() == (tmp_path / "other" / file.name).read_bytes()
 
 
 async def test_scripted_engines_take_the_lengths_of_the_seeds_and_say_which_weights_sampled_them() -> None:

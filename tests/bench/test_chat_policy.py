@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from grpo_bench.made_policy import put_in_place
 from grpo_learning.cases import CHAT_DATASET, CHAT_MODEL
 from grpo_learning.chat_agents import by_tokens, right
 from grpo_learning.chat_policy import (
@@ -15,7 +16,6 @@ from grpo_learning.chat_policy import (
     MAX_LENGTH_TOKENS,
     behind_call,
     call_of,
-    put_in_place,
     write_chat_policy,
 )
 from grpo_runtime.gateway.chat_template import ChatTemplate
