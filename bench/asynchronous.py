@@ -18,7 +18,8 @@ of that.
   d   the answers of the copy job again and again, 8 to 128 tokens (likewise), on a real engine, so that
       weights change within many completions. At maxStaleness 1 and 4: the defaults, kvCache Keep, pauseMode
       Wait and Abort, order Planned and stale Drop
-  e   the same with the answers of the reverse job, without the last two
+  e   the same with the answers of the reverse job, without the last two, at a learning rate at which the
+      policy moves fast
 
 The ways run in turn. Their speed is that of steps 6 to the last of the synchronous run. The ratio is the
 median over pairs of runs, which have other seeds: to the synchronous run, and for a mode to the run of the
@@ -28,7 +29,7 @@ same maxStaleness with the defaults. The columns, of which a case has those that
                   tokens, training and weight syncs take time; in (a) these two as long as in the run
   staleness       the mean age of groups when they are trained, in steps
   across          of the tokens that are trained, the share of completions within which weights changed
-  KL k3           sampling/mismatch_kl/k3, nats a token, the mean of the steps of the speed
+  KL k3, median   sampling/mismatch_kl/k3, nats a token, the mean and the median of the steps of the speed
   drained         sync/drain_seconds: with pauseMode Wait, how long an engine finishes what it samples
   paused          sync/paused_seconds: how long an engine samples nothing in a weight sync, the mean
   N steps         until the last step of the synchronous run, from the beginning of the first

@@ -46,9 +46,9 @@ class Measured:
         """The mean of a step."""
         return self.run.mean(f"time/{phase}_seconds", after=WARM_UP_STEPS)
 
-    def counted(self, metric: str) -> float | None:
-        """The mean of the steps that are counted for the speed; None where none of them has it."""
-        return self.run.mean_of_those(metric, after=WARM_UP_STEPS, until=self.steps)
+    def counted(self, metric: str) -> Sequence[float]:
+        """A metric of the steps that are counted for the speed, of those that have it."""
+        return self.run.values_of(metric, after=WARM_UP_STEPS, until=self.steps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +58,8 @@ class CaseResult:
 
     case: Case
     runs: Mapping[str, Sequence[Measured]]
-    load_average: float
-    """Of the machine when the case began: others may use it."""
+    load_averages: Sequence[float]
+    """Of the machine when the case began and after each run: others may use it."""
 
     @property
     def synchronous(self) -> Sequence[Measured]:
@@ -140,7 +140,17 @@ def table(result: CaseResult) -> str:
     case = result.case
     titles = (
         f"({case.name})",
-        *("steps/s", "ratio", "low to high", "goal", "of simulation", "staleness", "across", "KL k3"),
+        *(
+            "steps/s",
+            "ratio",
+            "low to high",
+            "goal",
+            "of simulation",
+            "staleness",
+            "across",
+            "KL k3",
+            "median",
+        ),
         *("drained", "paused", f"{result.synchronous[0].steps} steps", "reward", "reward then", *PHASES),
     )
     columns = [
@@ -151,7 +161,8 @@ def table(result: CaseResult) -> str:
     widths = [max(map(len, column)) for column in columns]
     lines = [
         f"{case.what}; {case.prompts_per_step} prompts x {case.group_size} completions a step; "
-        f"{len(result.synchronous)} pairs; load average {result.load_average:.1f} before",
+        f"{len(result.synchronous)} pairs; load average {min(result.load_averages):.1f} to "
+        f"{max(result.load_averages):.1f}",
         *(
             "  ".join(
                 [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]
@@ -175,11 +186,12 @@ def _row(result: CaseResult, name: str) -> tuple[str, ...]:
         _found((one.share_of_simulated for one in runs), "{:.0%}"),
         f"{_median(one.run.mean('async/staleness/mean', after=WARM_UP_STEPS) for one in runs):.2f}",
         _found((one.run.share_across for one in runs), "{:.0%}"),
-        _found((one.counted(_KL) for one in runs), "{:.2g}"),
-        _found((one.counted(_DRAINED) for one in runs), "{:.3f} s"),
-        _found((one.counted(_PAUSED) for one in runs), "{:.3f} s") if way.max_staleness else "",
+        _found((_mean(one.counted(_KL)) for one in runs), "{:.2g}"),
+        _found((_median(one.counted(_KL)) for one in runs if one.counted(_KL)), "{:.2g}"),
+        _found((_mean(one.counted(_DRAINED)) for one in runs), "{:.3f} s"),
+        _found((_mean(one.counted(_PAUSED)) for one in runs), "{:.3f} s") if way.max_staleness else "",
         f"{_median(one.run.seconds_until(one.steps) for one in runs):.1f} s",
-        _found((one.counted("reward") for one in runs), "{:.3f}") if has_reward else "",
+        _found((_mean(one.counted("reward")) for one in runs), "{:.3f}") if has_reward else "",
         f"{statistics.median(result.rewards(name)):.3f}" if has_reward else "",
         *(f"{_median(one.seconds(phase) for one in runs):.3f} s" for phase in PHASES),
     )
@@ -187,6 +199,10 @@ def _row(result: CaseResult, name: str) -> tuple[str, ...]:
 
 def _median(values: Iterable[float]) -> float:
     return statistics.median(list(values))
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
 
 
 def _found(values: Iterable[float | None], form: str) -> str:
@@ -202,7 +218,7 @@ def json_line(result: CaseResult, *, circumstances: Circumstances) -> str:
         {
             "bench": "async",
             **asdict(circumstances),
-            "load_average": result.load_average,
+            "load_averages": [round(load, 1) for load in result.load_averages],
             "case": case.name,
             "what": case.what,
             "steps": result.synchronous[0].steps,
@@ -228,7 +244,7 @@ def _json_way(result: CaseResult, name: str) -> dict[str, Any]:
                 "rewards": [step.values["reward"] for step in one.run.steps],
                 "seconds": {phase: one.seconds(phase) for phase in PHASES},
                 "share_across": one.run.share_across,
-                **{metric: one.counted(metric) for metric in (_KL, _PAUSED, _DRAINED)},
+                **{metric: list(one.counted(metric)) for metric in (_KL, _PAUSED, _DRAINED)},
             }
             for one in runs
         ],

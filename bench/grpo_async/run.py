@@ -56,17 +56,18 @@ def _trainer(options: Options) -> Train:
 
 
 def _measure(case: Case, train: Train, *, num_pairs: int) -> CaseResult:
-    load_average = os.getloadavg()[0]
+    load_averages = [os.getloadavg()[0]]
     runs: dict[str, list[Measured]] = {way.name: [] for way in case.ways}
     for number in range(num_pairs):
         for way in case.ways:
             measured = _measure_one(case, way, train, seed=number)
             runs[way.name].append(measured)
+            load_averages.append(os.getloadavg()[0])
             say(
                 f"({case.name}) pair {number + 1} of {num_pairs}, {way.name}: {measured.speed:.3g} steps/s, "
-                f"load average {os.getloadavg()[0]:.1f}"
+                f"load average {load_averages[-1]:.1f}"
             )
-    return CaseResult(case=case, runs=runs, load_average=load_average)
+    return CaseResult(case=case, runs=runs, load_averages=load_averages)
 
 
 def _measure_one(case: Case, way: Way, train: Train, *, seed: int) -> Measured:

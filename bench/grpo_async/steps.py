@@ -39,12 +39,12 @@ class Run:
 
     def mean(self, metric: str, *, after: int) -> float:
         """Of the steps that follow the first `after`; 0 where none has it."""
-        return self.mean_of_those(metric, after=after) or 0.0
+        found = self.values_of(metric, after=after)
+        return statistics.fmean(found) if found else 0.0
 
-    def mean_of_those(self, metric: str, *, after: int, until: int | None = None) -> float | None:
-        """The same of steps up to number `until`; None where none has it."""
-        found = [step.values[metric] for step in self.steps[after:until] if metric in step.values]
-        return statistics.fmean(found) if found else None
+    def values_of(self, metric: str, *, after: int, until: int | None = None) -> list[float]:
+        """Of the steps that follow the first `after`, up to number `until`, those that have it."""
+        return [step.values[metric] for step in self.steps[after:until] if metric in step.values]
 
     def reward_after(self, seconds: float) -> float:
         """The mean reward of the last WINDOW steps that have ended so long after the beginning."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy
+from transformers.utils.logging import disable_progress_bar
 
 from grpo_async.cases import taught_folder
 from grpo_async.long_answers import MAX_TOKENS
@@ -31,6 +32,7 @@ def made_taught_policy(task: str) -> Path:
 
 def write_taught_policy(into: Path, *, task: str, steps: int = _STEPS) -> None:
     """Make the policy of a task: the same bytes each time on one machine."""
+    disable_progress_bar()
     write_tiny_model(into)
     tokenizer, model = load_tokenizer(into), load_policy(into, dtype="float32")
     num_threads = torch.get_num_threads()
