@@ -12,14 +12,14 @@ of that.
   a   a rollout function whose tool takes .2 to 5 s (a bounded Pareto distribution, by the seed of each
       completion), on a real engine. What a step costs beside its tools is measured
   b   completions of 16 to 1024 tokens (likewise) on scripted engines, which take a millisecond for a token,
-      behind the product's dispatch and in its training loop. A training step takes .15 s, a sync .02 s
+      behind the product's dispatch and in its training loop. A training step takes .15 s, a sync .02 s.
+      With order Planned and stale Drop, too
   c   the copy job on a real engine, whose completions are short and even: where trainer and engine keep the
       cores busy that they share, async can only tie or lose
   d   the answers of the copy job again and again, 8 to 128 tokens (likewise), on a real engine, so that
-      weights change within many completions. At maxStaleness 1 and 4: the defaults, kvCache Keep, pauseMode
-      Wait and Abort, order Planned and stale Drop
-  e   the same with the answers of the reverse job, without the last two, at a learning rate at which the
-      policy moves fast
+      weights change within many completions. At maxStaleness 1 and 4: the defaults, kvCache Keep, and
+      pauseMode Wait and Abort
+  e   the same with the answers of the reverse job, at a learning rate at which the policy moves fast
 
 The ways run in turn. Their speed is that of steps 6 to the last of the synchronous run. The ratio is the
 median over pairs of runs, which have other seeds: to the synchronous run, and for a mode to the run of the
@@ -38,10 +38,10 @@ same maxStaleness with the defaults. The columns, of which a case has those that
   generate, sync, train   what the trainer does in a step, means
 
 Ends with 1 when a goal is missed: in (a) 1.8 and 2.5 times as fast, in (a) and (b) .9 of the
-simulation of asynchronous runs.
+simulation of asynchronous runs with the defaults.
 
   python bench/asynchronous.py                     all cases, half an hour
-  python bench/asynchronous.py --cases b --pairs 1   a minute
+  python bench/asynchronous.py --cases b --pairs 1   two minutes
   python bench/asynchronous.py --cases d,e --pairs 1   the modes once, some ten minutes
   python bench/asynchronous.py --json out.jsonl    and every step in a file
 """

@@ -148,15 +148,15 @@ def taught_folder(task: str) -> Path:
     return policy_folder(f"taught-{task}", maker=Path(__file__).with_name("taught_policy.py"))
 
 
-def _ways_of(fields: Sequence[Mapping[str, str]]) -> tuple[Way, ...]:
-    """The synchronous way, and with maxStaleness 1 and 4 the defaults and each of these."""
+def _ways_of(fields: Sequence[Mapping[str, str]], *, stalenesses: Sequence[int]) -> tuple[Way, ...]:
+    """The synchronous way, and with each maxStaleness the defaults and each of these fields."""
     return (
         Way(max_staleness=0),
-        *(Way(max_staleness=n, fields=each) for n in (1, 4) for each in ({}, *fields)),
+        *(Way(max_staleness=n, fields=each) for n in stalenesses for each in ({}, *fields)),
     )
 
 
-def _long(name: str, *, task: str, ways: tuple[Way, ...], learning_rate: float) -> Case:
+def _long(name: str, *, task: str, learning_rate: float) -> Case:
     """A built-in task whose answer is to be written again and again."""
     return Case(
         name=name,
@@ -164,7 +164,7 @@ def _long(name: str, *, task: str, ways: tuple[Way, ...], learning_rate: float) 
         steps=40,
         prompts_per_step=8,
         group_size=8,
-        ways=ways,
+        ways=_ways_of(MODES, stalenesses=(1, 4)),
         samples_every_steps=5,
         algorithm={"optimizer": {"learningRate": learning_rate}},
         taught=task,
@@ -219,7 +219,7 @@ CASES = {
             steps=40,
             prompts_per_step=8,
             group_size=8,
-            ways=(Way(max_staleness=0), Way(max_staleness=2), Way(max_staleness=4)),
+            ways=_ways_of(ORDERS, stalenesses=(2, 4)),
             scripted=SCRIPTED,
             spec={
                 "rollout": {"replicas": SCRIPTED.num_engines},
@@ -237,8 +237,8 @@ CASES = {
             ways=(Way(max_staleness=0), Way(max_staleness=2), Way(max_staleness=4)),
             algorithm={"optimizer": {"learningRate": 1e-3}},
         ),
-        _long("d", task="copy", ways=_ways_of((*MODES, *ORDERS)), learning_rate=2e-4),
+        _long("d", task="copy", learning_rate=2e-4),
         # so fast that at maxStaleness 4 the engines' weights are far from the trainer's
-        _long("e", task="reverse", ways=_ways_of(MODES), learning_rate=5e-4),
+        _long("e", task="reverse", learning_rate=5e-4),
     )
 }
