@@ -295,7 +295,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
 @contextmanager
 def running_asynchronous_engine(folder: Path, *, name: str) -> Iterator[EngineProcess]:
     """An engine for asynchronous training, whose completions may be longer than those of the built-in model.
-    It samples 4 at a time, and its KV cache has 31 blocks of 128 tokens for them, fewer than 4 of the longest
+    It samples 4 at a time, and its KV cache has 47 blocks of 128 tokens for them, fewer than 4 of the longest
     completions need."""
     from grpo_runtime.model.tiny import write_tiny_model
 
@@ -310,7 +310,7 @@ def running_asynchronous_engine(folder: Path, *, name: str) -> Iterator[EnginePr
         max_staleness=1,
         max_model_len=max_model_len,
         max_num_seqs=4,
-        kv_cache_memory="4Mi",
+        kv_cache_memory="6Mi",
     ) as started:
         yield started
 
