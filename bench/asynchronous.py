@@ -28,6 +28,7 @@ same maxStaleness with the defaults. The columns, of which a case has those that
   of simulation   the speed, as a share of that of a simulation of the same draws in which only the tools or
                   tokens, training and weight syncs take time; in (a) these two as long as in the run
   staleness       the mean age of groups when they are trained, in steps
+  dropped         prompts a step that were cancelled, with stale Drop
   across          of the tokens that are trained, the share of completions within which weights changed
   KL k3, median   sampling/mismatch_kl/k3, nats a token, the mean and the median of the steps of the speed
   drained         sync/drain_seconds: with pauseMode Wait, how long an engine finishes what it samples

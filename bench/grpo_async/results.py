@@ -16,6 +16,7 @@ from grpo_runtime.rollouts.staleness import StalenessBound
 
 _SYNC, _TRAIN = "time/sync_seconds", "time/train_seconds"
 _KL = "sampling/mismatch_kl/k3"
+_DROPPED = "async/dropped_groups"
 _PAUSED, _DRAINED = "sync/paused_seconds", "sync/drain_seconds"
 
 
@@ -185,6 +186,7 @@ def _row(result: CaseResult, name: str) -> tuple[str, ...]:
         f">= {way.goal:g}" if way.goal else "",
         _found((one.share_of_simulated for one in runs), "{:.0%}"),
         f"{_median(one.run.mean('async/staleness/mean', after=WARM_UP_STEPS) for one in runs):.2f}",
+        _found((_mean(one.counted(_DROPPED)) or None for one in runs), "{:.2f}"),
         _found((one.run.share_across for one in runs), "{:.0%}"),
         _found((_mean(one.counted(_KL)) for one in runs), "{:.2g}"),
         _found((_median(one.counted(_KL)) for one in runs if one.counted(_KL)), "{:.2g}"),
@@ -244,7 +246,7 @@ def _json_way(result: CaseResult, name: str) -> dict[str, Any]:
                 "rewards": [step.values["reward"] for step in one.run.steps],
                 "seconds": {phase: one.seconds(phase) for phase in PHASES},
                 "share_across": one.run.share_across,
-                **{metric: list(one.counted(metric)) for metric in (_KL, _PAUSED, _DRAINED)},
+                **{metric: list(one.counted(metric)) for metric in (_KL, _DROPPED, _PAUSED, _DRAINED)},
             }
             for one in runs
         ],
