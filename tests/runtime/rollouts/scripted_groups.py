@@ -2,8 +2,9 @@
 the test says."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
+from typing import Any, TypeVar
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.data.prompt import Prompt
@@ -14,7 +15,18 @@ from grpo_runtime.rollouts.collect import Take
 from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import EngineError, GenerateRequest, GivenUp, Rollout, VersionSpan
 
+T = TypeVar("T")
 GROUP_SIZE = 2
+
+
+class SameLoop:
+    """In place of the thread of the rollouts."""
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return await work
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
+        return asyncio.ensure_future(work)
 
 
 def group_of(ordinal: int, *, step: int, size: int = GROUP_SIZE) -> Group:

@@ -6,14 +6,14 @@ import asyncio
 import hashlib
 import os
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 from pod_builder import run_config
-from scripted_groups import GROUP_SIZE, ScriptedScorer, ScriptedSource, settle
+from scripted_groups import GROUP_SIZE, SameLoop, ScriptedScorer, ScriptedSource, settle
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.versions import PolicyVersion
@@ -41,16 +41,6 @@ PROMPTS = tuple(
 
 class Killed(Exception):
     """The attempt ends here, with what is on disk."""
-
-
-class SameLoop:
-    """In place of the thread of the rollouts."""
-
-    async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return await work
-
-    def begin(self, work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
-        return asyncio.ensure_future(work)
 
 
 class Reporter:

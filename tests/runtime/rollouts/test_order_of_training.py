@@ -4,7 +4,7 @@ The stream of a run is the real one; engines and trainer only take time, and tha
 import asyncio
 import random
 import selectors
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pytest
 from pod_builder import run_config
-from scripted_groups import ScriptedScorer
+from scripted_groups import SameLoop, ScriptedScorer
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec.asynchronous import TrainedOrder
@@ -62,16 +62,6 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """The simulated one."""
         return self._simulated.now
-
-
-class SameLoop:
-    """In place of the thread of the rollouts."""
-
-    async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return await work
-
-    def begin(self, work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
-        return asyncio.ensure_future(work)
 
 
 class Reporter:

@@ -206,3 +206,10 @@ def fake_backend(connect: Callable[[Peer], FakeConnection] = FakeConnection) -> 
 
 
 FAKE_BACKEND = fake_backend()
+
+
+def staging_engine(name: str) -> FakeEngine:
+    """One that may receive weights before it is paused."""
+    engine = FakeEngine(name)
+    engine.vllm.stages = True
+    return engine

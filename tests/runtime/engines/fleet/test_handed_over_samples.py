@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from fake_engine_server import FakeEngine
+from fake_engine_server import FakeEngine, staging_engine
 from fake_vllm import LARGEST_SEED, NUM_TOKENS, RefusedError
 from fleet_builder import fleet_of, hang, raising, sync, until
 
@@ -23,12 +23,6 @@ from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, Segment
 
 pytestmark = pytest.mark.usefixtures("pod_environment")
 NUM_SAMPLES = 4
-
-
-def staging_engine(name: str) -> FakeEngine:
-    engine = FakeEngine(name)
-    engine.vllm.stages = True
-    return engine
 
 
 @asynccontextmanager

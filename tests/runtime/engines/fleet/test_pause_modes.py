@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fake_engine_server import FAKE_BACKEND, FakeEngine
+from fake_engine_server import FAKE_BACKEND, FakeEngine, staging_engine
 from fake_vllm import LARGEST_SEED
 from fleet_builder import fleet_of, seeds, sync, until, versions
 
@@ -19,12 +19,6 @@ from grpo_runtime.rollouts.interface import GenerateRequest, Rollout
 pytestmark = pytest.mark.usefixtures("pod_environment")
 ABORT, WAIT = Pause(PauseMode.ABORT), Pause(PauseMode.WAIT)
 LONG = SamplingSpec(temperature=1.0, max_tokens=8)
-
-
-def staging_engine(name: str) -> FakeEngine:
-    engine = FakeEngine(name)
-    engine.vllm.stages = True
-    return engine
 
 
 def group(size: int = 2, **changes: object) -> list[GenerateRequest]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fake_engine_server import FAKE_BACKEND, FakeEngine
+from fake_engine_server import FAKE_BACKEND, FakeEngine, staging_engine
 from fleet_builder import fleet_of, seeds, sync, until, versions
 
 from grpo_api.v1alpha1.spec import SamplingSpec
@@ -16,12 +16,6 @@ from grpo_runtime.engines.routes import FINISH_PATH, LOGPROBS_PATH, PAUSE_PATH, 
 from grpo_runtime.rollouts.interface import GenerateRequest, Recomputed
 
 pytestmark = pytest.mark.usefixtures("pod_environment")
-
-
-def staging_engine(name: str) -> FakeEngine:
-    engine = FakeEngine(name)
-    engine.vllm.stages = True
-    return engine
 
 
 @asynccontextmanager
