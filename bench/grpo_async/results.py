@@ -148,6 +148,7 @@ def table(result: CaseResult) -> str:
             "goal",
             "of simulation",
             "staleness",
+            "dropped",
             "across",
             "KL k3",
             "median",
