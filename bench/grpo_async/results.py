@@ -141,19 +141,9 @@ def table(result: CaseResult) -> str:
     case = result.case
     titles = (
         f"({case.name})",
-        *(
-            "steps/s",
-            "ratio",
-            "low to high",
-            "goal",
-            "of simulation",
-            "staleness",
-            "dropped",
-            "across",
-            "KL k3",
-            "median",
-        ),
-        *("drained", "paused", f"{result.synchronous[0].steps} steps", "reward", "reward then", *PHASES),
+        *("steps/s", "ratio", "low to high", "goal", "of simulation", "staleness", "dropped", "across"),
+        *("KL k3", "median", "drained", "paused", f"{result.synchronous[0].steps} steps", "reward"),
+        *("reward then", *PHASES),
     )
     columns = [
         column
