@@ -71,8 +71,8 @@ class FleetCore:
         # taken once, so that the date at which an engine was found hung is the same in every report
         self._clock_offset = time.time() - time.monotonic()
         self._vocab_size: int | None = None
-        self._distrusted: set[str] = set()
-        """Instances that gave a bad answer."""
+        self._answered_badly: set[str] = set()
+        """Instances that answered what they cannot have sampled, and have not been verified since."""
         self._session = open_session()
         self._roster = Roster(settings, self._session)
         self._syncer = FleetSyncer(
@@ -208,11 +208,13 @@ class FleetCore:
     def workers(self) -> Mapping[str, "EngineWorker"]:
         """The engines that may be given work."""
         self._check_watcher()
-        return {
+        workers = {
             member.instance: EngineWorker(self, member)
             for member in self._roster.members()
             if member.may_serve
         }
+        self._answered_badly.difference_update(workers)
+        return workers
 
     def is_lost(self, key: str) -> bool:
         """Whether this process will not answer any more: it is gone, or out of the fleet."""
@@ -222,8 +224,6 @@ class FleetCore:
     def mark_unhealthy(self, key: str, error: Exception) -> None:
         """Take an engine out of service until the watcher has seen it, or synced it, again."""
         log.warning("a request failed, it goes to another engine: %s", error)
-        if isinstance(error, BadAnswerError):
-            self._distrusted.add(key)
         if isinstance(error, EngineGoneError | EngineTimeoutError):
             self._roster.apply(
                 key,
@@ -253,7 +253,7 @@ class FleetCore:
         """Let an engine that is out of service answer with what it has sampled: the server of one that hangs
         may live without its core, and one that stops takes no calls any more and still answers those that it
         has. Nothing is taken of one that gave a bad answer."""
-        if key in self._distrusted:
+        if key in self._answered_badly:
             return
         member = self._roster.find(key)
         name = member.label if member is not None else "that is gone"
@@ -286,10 +286,14 @@ class FleetCore:
         with self._roster.sampling(member.instance):
             client = self._roster.client(member)
             answer = await client.sample(call, max_bytes=max_bytes)
-            # in a thread, because it may be large
-            rollouts = await asyncio.to_thread(
-                read_rollouts, answer, bundle=bundle, engine=member.label, limits=limits
-            )
+            try:
+                # in a thread, because it may be large
+                rollouts = await asyncio.to_thread(
+                    read_rollouts, answer, bundle=bundle, engine=member.label, limits=limits
+                )
+            except BadAnswerError:
+                self._answered_badly.add(member.instance)
+                raise
         if not self._hands_over and any(rollout.is_aborted for rollout in rollouts):
             raise BadAnswerError(f"engine {member.label} ended a completion by abort")
         oldest = newest if bundle.is_evaluation else member.version
@@ -297,12 +301,13 @@ class FleetCore:
             require_versions(rollouts, allowed=self._allowed(oldest, is_evaluation=bundle.is_evaluation))
         except BadAnswerError:
             self.num_stale_answers += len(rollouts)
+            self._answered_badly.add(member.instance)
             raise
         if settings.is_asynchronous:
             await self._wait_until_verified(member, rollouts)
             if not settings.pause.keeps_cache:
                 self.num_recomputed_tokens += sum(map(num_recomputed, rollouts))
-            if bundle.begun is not None:
+            if bundle.begun is not None and rollouts[0].completion_ids:
                 self.num_recomputed_tokens += len(bundle.prompt_ids) + len(bundle.begun_ids)
         return rollouts
 

@@ -6,6 +6,7 @@ then on.
 """
 
 import asyncio
+from bisect import insort
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,11 @@ MAX_ENGINES_PER_REQUEST = 5
 """A request that failed so often is itself the cause."""
 MOST_EMPTY_IN_A_ROW = 16
 """A request that was handed over so often without one more token counts as failed. An engine hands over what
-waits in it, too, and by then the request is the first of those that wait here."""
+waits in it, too: that counts only of the request that is first in turn."""
+_NEVER_BEGUN = (
+    f"engines got new weights {MOST_EMPTY_IN_A_ROW} times before they sampled one token of it: raise "
+    "async.syncEverySteps"
+)
 _NEVER_WHOLE = (
     f"engines got new weights {MOST_EMPTY_IN_A_ROW} times before it was finished, and by its parameters it "
     "begins anew each time: let it be shorter, or raise async.syncEverySteps"
@@ -127,6 +132,9 @@ class _Piece:
     work: _Work
     first: int
     bundle: Bundle
+    turn: tuple[bool, int]
+    """Those with a lower one are given to engines before it: evaluations, for which the trainer waits, and
+    what was asked earlier. It keeps its turn when it is sent again."""
     failures: tuple[str, ...] = ()
     """What engines answered instead of one more token of it."""
     num_empty: int = 0
@@ -161,7 +169,10 @@ class Dispatch:
         self._num_tokens = num_tokens
         self._open: tuple[_Work, ...] = ()
         """Those of open calls, replaced as a whole because they are read in another thread."""
-        self._waiting: deque[_Piece] = deque()
+        self._waiting: list[_Piece] = []
+        """In the order of their turns."""
+        self._num_begun = 0
+        """Bundles so far."""
         self._running: dict[asyncio.Task[list[Rollout]], tuple[_Piece, str, float]] = {}
         """With the key of the engine that was asked, and when."""
         self._done: deque[asyncio.Task[list[Rollout]]] = deque()
@@ -216,18 +227,19 @@ class Dispatch:
             self._serving = asyncio.ensure_future(self._serve())
         self._open = (*self._open, work)
         starts = accumulate((bundle.num_samples for bundle in bundles), initial=0)
-        pieces = [_Piece(work, first, bundle) for first, bundle in zip(starts, bundles, strict=False)]
-        if bundles[0].is_evaluation:
-            # the trainer waits for it, and for what was asked before it does not
-            self._waiting.extendleft(reversed(pieces))
-        else:
-            self._waiting.extend(pieces)
+        for first, bundle in zip(starts, bundles, strict=False):
+            self._num_begun += 1
+            self._wait(_Piece(work, first, bundle, turn=(not bundle.is_evaluation, self._num_begun)))
         self._wake.set()
+
+    def _wait(self, piece: _Piece) -> None:
+        """Let a piece wait for its turn."""
+        insort(self._waiting, piece, key=_turn)
 
     async def _leave(self, work: _Work) -> None:
         """Forget work that is over, and cancel what of it still runs."""
         self._open = tuple(other for other in self._open if other is not work)
-        self._waiting = deque(piece for piece in self._waiting if piece.work is not work)
+        self._waiting = [piece for piece in self._waiting if piece.work is not work]
         ending: list[asyncio.Task[Any]] = [
             task for task, (piece, _, _) in self._running.items() if piece.work is work
         ]
@@ -268,9 +280,8 @@ class Dispatch:
             given[key] += piece.bundle.num_samples
             load[key] += self._cost(piece.bundle)
         workers = self._source.workers()
-        passed_over: list[_Piece] = []
-        while self._waiting and workers:
-            piece = self._waiting.popleft()
+        left: list[_Piece] = []
+        for place, piece in enumerate(self._waiting):
             bundle = piece.bundle
             if piece.work.ended.done():
                 continue
@@ -278,17 +289,19 @@ class Dispatch:
             most = self._limits.max_in_flight - bundle.num_samples
             roomy = [worker for worker in allowed if given[worker.key] <= most]
             if not roomy:
-                passed_over.append(piece)
-                if allowed:
+                if len(allowed) == len(workers):
+                    left += self._waiting[place:]
                     break
-                continue  # others need not wait for the engine that may go on with this one
+                # others need not wait for the engines that may go on with this one
+                left.append(piece)
+                continue
             worker = self._choose(roomy, bundle, load)
             task = asyncio.ensure_future(worker.sample(bundle))
             self._running[task] = (piece, worker.key, self._clock())
             task.add_done_callback(self._note_done)
             given[worker.key] += bundle.num_samples
             load[worker.key] += self._cost(bundle)
-        self._waiting.extendleft(reversed(passed_over))
+        self._waiting = left
         self._given = +given  # another mapping each time, because it is read in another thread
 
     def _cost(self, bundle: Bundle) -> int:
@@ -353,42 +366,41 @@ class Dispatch:
     def _take(self, piece: _Piece, key: str, answer: Sequence[Rollout], *, seconds: float) -> None:
         """The answer for a bundle: samples that are finished, and those that the engine hands over."""
         bundle, work = piece.bundle, piece.work
-        left = []
         for index, found in enumerate(answer):
             rollout = replace(found, sampling_seconds=seconds)
             number = piece.first + index
             if rollout.is_aborted:
-                alone = replace(piece, first=number, bundle=bundle.sample_of(index))
-                left.append(self._rest_of(alone, rollout))
+                self._go_on(replace(piece, first=number, bundle=bundle.sample_of(index)), rollout)
             else:
                 work.take(number, joined(bundle.begun, rollout))
-        for rest in reversed(left):
-            if rest.num_empty < MOST_EMPTY_IN_A_ROW:
-                self._waiting.appendleft(rest)
-            elif self._begins_anew_by_its_parameters(bundle):
-                # no engine is to blame
-                work.end(
-                    RequestRefusedError(f"a call that is not trained: {_NEVER_WHOLE}", said=_NEVER_WHOLE)
-                )
-            else:
-                error = BadAnswerError(f"engines handed it over {rest.num_empty} times without a token")
-                self._send_again(replace(rest, num_empty=0), key, error)
 
-    def _begins_anew_by_its_parameters(self, bundle: Bundle) -> bool:
-        return bundle.own_parameters is not None and not self._source.goes_on(bundle)
-
-    def _rest_of(self, piece: _Piece, handed_over: Rollout) -> _Piece:
-        """What is left to sample of a piece of one sample."""
-        if not self._source.goes_on(piece.bundle):
+    def _go_on(self, piece: _Piece, handed_over: Rollout) -> None:
+        """Let a piece of one sample wait again, with what an engine has handed over of it, or end its work
+        where that would have no end. No engine is to blame."""
+        goes_on, has_tokens = self._source.goes_on(piece.bundle), bool(handed_over.completion_ids)
+        if goes_on and has_tokens:
+            begun = joined(piece.bundle.begun, handed_over)
+            self.num_handed_over += 1
+            if piece.work.on_finished is not None:
+                piece.work.on_finished(piece.first, begun)
+            self._wait(replace(piece, bundle=replace(piece.bundle, begun=begun), failures=(), num_empty=0))
+            return
+        if not goes_on:
             self.num_resent += 1
-            return replace(piece, num_empty=piece.num_empty + 1)
-        if not handed_over.completion_ids:
-            return replace(piece, num_empty=piece.num_empty + 1)
-        begun = joined(piece.bundle.begun, handed_over)
-        self.num_handed_over += 1
-        if piece.work.on_finished is not None:
-            piece.work.on_finished(piece.first, begun)
-        return replace(piece, bundle=replace(piece.bundle, begun=begun), failures=(), num_empty=0)
+        num_empty = piece.num_empty + (has_tokens or self._is_first(piece))
+        if num_empty < MOST_EMPTY_IN_A_ROW:
+            self._wait(replace(piece, num_empty=num_empty))
+        elif goes_on or piece.bundle.own_parameters is None:
+            piece.work.end(EngineError(f"a request failed: {_NEVER_BEGUN}"))
+        else:
+            piece.work.end(
+                RequestRefusedError(f"a call that is not trained: {_NEVER_WHOLE}", said=_NEVER_WHOLE)
+            )
+
+    def _is_first(self, piece: _Piece) -> bool:
+        """Whether it is the first in turn of all that is not finished."""
+        others = [*self._waiting[:1], *(running for running, _, _ in self._running.values())]
+        return all(piece.turn <= other.turn for other in others)
 
     def _send_again(self, piece: _Piece, key: str, error: BaseException) -> None:
         work = piece.work
@@ -404,7 +416,7 @@ class Dispatch:
             work.end(EngineError(f"a request failed {MAX_ENGINES_PER_REQUEST} times: {answers}"))
             return
         self.num_resent += piece.bundle.num_samples
-        self._waiting.appendleft(piece)
+        self._wait(piece)
 
     def _cancel_lost(self) -> None:
         """Take back what engines that are lost were given, once they have handed over what they can."""
@@ -426,3 +438,7 @@ class Dispatch:
                 self._handing_over.pop(key).result()
                 for task in tasks:
                     task.cancel()
+
+
+def _turn(piece: _Piece) -> tuple[bool, int]:
+    return piece.turn

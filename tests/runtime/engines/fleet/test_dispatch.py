@@ -483,12 +483,63 @@ async def test_without_the_mode_what_is_handed_over_is_sampled_anew() -> None:
 
 
 async def test_a_request_that_is_handed_over_again_and_again_without_a_token_counts_as_failed() -> None:
-    engines = [FakeWorker(key, num_tokens=3, hands_over={0}, hands_over_tokens=0) for key in "abcdef"]
-    fleet = fleet_of(*engines)
+    engine = FakeWorker("a", num_tokens=3, hands_over={0}, hands_over_tokens=0)
+    fleet = fleet_of(engine)
     fleet.aborts = True
-    with pytest.raises(EngineError, match="failed 5 times: engines handed it over 16 times without a token"):
+    with pytest.raises(EngineError, match="new weights 16 times before they sampled one token of it"):
         await asyncio.wait_for(dispatch_of(fleet).run(singles(1)), 10)
-    assert sum(len(engine.sampled) for engine in engines) == MAX_ENGINES_PER_REQUEST * MOST_EMPTY_IN_A_ROW
+    assert (len(engine.sampled), fleet.unhealthy) == (MOST_EMPTY_IN_A_ROW, [])
+
+
+async def test_what_waits_in_an_engine_that_hands_over_keeps_its_turn() -> None:
+    """The engine samples a token of one request between two syncs, and hands all of them over."""
+    engine = FakeWorker("a", num_tokens=MOST_EMPTY_IN_A_ROW + 2)
+    fleet = fleet_of(engine)
+    fleet.aborts = True
+    asked: asyncio.Queue[tuple[Bundle, asyncio.Future[list[Rollout]]]] = asyncio.Queue()
+
+    async def sample(asked_for: Bundle) -> list[Rollout]:
+        answer: asyncio.Future[list[Rollout]] = asyncio.get_running_loop().create_future()
+        await asked.put((asked_for, answer))
+        return await answer
+
+    engine.sample = sample  # type: ignore[method-assign]
+    finished: list[int] = []
+
+    def on_finished(number: int, rollout: Rollout) -> None:
+        if not rollout.is_aborted:
+            finished.append(number)
+
+    sampling = asyncio.ensure_future(dispatch_of(fleet).run(singles(4), on_finished=on_finished))
+    num_left = 4
+    while num_left:
+        async with asyncio.timeout(10):
+            calls = [await asked.get() for _ in range(num_left)]
+        for place, (given, answer) in enumerate(calls):
+            is_last = place == 0 and len(given.begun_ids) + 1 == engine.num_tokens
+            engine.hands_over = set() if is_last else {given.seed}
+            engine.hands_over_tokens = int(place == 0)
+            answer.set_result([engine._rollout(given, given.seed)])
+            num_left -= is_last
+    await asyncio.wait_for(sampling, 10)
+    assert (finished, fleet.unhealthy) == ([0, 1, 2, 3], [])
+
+
+async def test_an_engine_that_is_full_and_may_alone_go_on_with_a_completion_holds_up_no_other() -> None:
+    newest = PolicyVersion(1, 1)
+    newer, older = FakeWorker("a", is_hanging=True, version=newest), FakeWorker("b")
+    dispatch = dispatch_over(fleet_of(newer, older), max_in_flight=1)
+    begun = Rollout((7,), (1,), (-1.0,), (VersionSpan(newest, 0, 1),), False, "a", is_aborted=True)
+    bundles = [Bundle(prompt_ids=(7,), seed=seed, num_samples=1, begun=begun) for seed in (7, 8)]
+    finished: asyncio.Queue[int] = asyncio.Queue()
+    sampling = asyncio.ensure_future(
+        dispatch.run([*bundles, *singles(2)], on_finished=lambda number, _: finished.put_nowait(number))
+    )
+    async with asyncio.timeout(10):
+        assert [await finished.get(), await finished.get()] == [2, 3]
+    assert newer.in_flight == 1
+    sampling.cancel()
+    await asyncio.gather(sampling, return_exceptions=True)
 
 
 async def test_a_call_that_can_never_go_on_is_refused_and_no_engine_is_blamed() -> None:

@@ -203,3 +203,15 @@ async def test_nothing_is_taken_of_an_engine_that_gave_a_bad_answer() -> None:
         assert (fleet.num_handed_over, fleet.num_stale_answers) == (0, 1)
         assert f"POST {HAND_OVER_PATH}" not in bad.vllm.reached
     assert {rollout.engine for rollout in rollouts} == {"other"}
+
+
+async def test_an_engine_that_was_verified_since_its_bad_answer_hands_over_again() -> None:
+    bad = staging_engine("bad")
+    async with aborting_fleet_of(bad) as fleet:
+        [key] = fleet.workers()
+        bad.vllm.next_versions.append(("7.7",) * NUM_TOKENS)
+        await Step(fleet).rollouts()
+        assert fleet.num_stale_answers == 1
+        # it has answered the others, for which it was verified anew
+        await fleet.hand_over(key)
+        assert f"POST {HAND_OVER_PATH}" in bad.vllm.reached

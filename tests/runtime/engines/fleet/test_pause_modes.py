@@ -10,11 +10,12 @@ from fake_engine_server import FAKE_BACKEND, FakeEngine, staging_engine
 from fake_vllm import LARGEST_SEED
 from fleet_builder import fleet_of, seeds, sync, until, versions
 
+from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import PauseMode, SamplingSpec
 from grpo_runtime.data.seeds import segment_seed
 from grpo_runtime.engines.fleet.settings import Pause
 from grpo_runtime.engines.routes import PAUSE_PATH, SAMPLE_PATH
-from grpo_runtime.rollouts.interface import GenerateRequest, Rollout
+from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, VersionSpan
 
 pytestmark = pytest.mark.usefixtures("pod_environment")
 ABORT, WAIT = Pause(PauseMode.ABORT), Pause(PauseMode.WAIT)
@@ -91,6 +92,16 @@ async def test_what_was_handed_over_without_a_token_is_sampled_by_the_same_seed(
     engine.vllm.num_handed_over = 0
     rollouts, num_handed_over, _ = await sampled_over_a_sync(engine, ABORT, group())
     assert (versions(rollouts), seeds(rollouts), num_handed_over) == ({"1.1"}, [100, 101], 0)
+
+
+async def test_what_has_begun_and_is_handed_over_unsampled_was_not_computed_again() -> None:
+    engine = staging_engine("a")
+    begun = Rollout((4, 5), (100,), (-1.0,), (VersionSpan(PolicyVersion(1, 0), 0, 1),), False, "a")
+    engine.vllm.num_handed_over = 0
+    [rollout], _, num_recomputed = await sampled_over_a_sync(engine, ABORT, group(1, begun=begun))
+    assert versions([rollout]) == {"1.0", "1.1"}
+    # once, for the call that was answered with tokens
+    assert num_recomputed == 3
 
 
 async def test_an_evaluation_and_what_a_grammar_shapes_are_sampled_anew() -> None:
