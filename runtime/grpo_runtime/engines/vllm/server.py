@@ -42,7 +42,7 @@ from grpo_runtime.engines.vllm.arguments import is_cpu_build
 from grpo_runtime.engines.vllm.completions import flat_logprobs, rollout_of, vllm_parameters
 from grpo_runtime.engines.vllm.configuration import checked, parse_arguments, register_model
 from grpo_runtime.engines.vllm.executor import AllAnswersExecutor, error_to_raise
-from grpo_runtime.engines.vllm.seam import Seam
+from grpo_runtime.engines.vllm.seam import ended_at_stop
 from grpo_runtime.errors import UserError
 from grpo_runtime.process.lifetime import die_with
 from grpo_runtime.rollouts.interface import EngineError, Rollout
@@ -164,19 +164,15 @@ class VllmClient(AsyncLLM):
         cancelled. Raises EngineError in a server that is to stop."""
         if self._is_stopping:
             raise EngineError(f"engine {name} is asked to stop: ask another one")
-        seam = Seam.of(call, decoder=self.get_tokenizer(), max_model_len=self.model_config.max_model_len)
         request_id = random_uuid()
         self._sampling[request_id] = asyncio.get_running_loop()
         try:
-            answer = await self._answer_to(
-                call, parameters=seam.with_stops(call.parameters), request_id=request_id
-            )
+            answer = await self._answer_to(call, parameters=call.parameters, request_id=request_id)
         finally:
             del self._sampling[request_id]
-        return [
-            seam.checked(rollout_of(output, prompt_ids=call.token_ids, engine=name), output)
-            for output in answer.outputs
-        ]
+        rollouts = [rollout_of(output, prompt_ids=call.token_ids, engine=name) for output in answer.outputs]
+        decoder = self.get_tokenizer()
+        return [ended_at_stop(rollout, call=call, decoder=decoder) for rollout in rollouts]
 
     async def hand_over(self) -> None:
         """Abort every request for completions. The server has what the core sampled, and answers by itself,
