@@ -183,9 +183,14 @@ class VllmClient(AsyncLLM):
         """End the cores. When the server is to stop, vLLM calls it in a thread, and the server still answers:
         what is being sampled is handed over before, and nothing else is begun."""
         self._is_stopping = True
-        for loop in set(self._sampling.values()) - {_running_loop()}:
-            asyncio.run_coroutine_threadsafe(self.hand_over(), loop).result(LAST_ANSWERS_SECONDS)
-        super().shutdown(timeout=timeout)
+        try:
+            for loop in set(self._sampling.values()) - {_running_loop()}:
+                asyncio.run_coroutine_threadsafe(self.hand_over(), loop).result(LAST_ANSWERS_SECONDS)
+        except Exception:
+            # other engines sample it anew, and a core that is not ended would keep the pod
+            logger.exception("what is being sampled could not be handed over: the engine ends without it")
+        finally:
+            super().shutdown(timeout=timeout)
 
     async def logprobs(self, call: EngineCall) -> list[float]:
         """Logprobs (nats, temperature 1) of all tokens of a call after the first."""

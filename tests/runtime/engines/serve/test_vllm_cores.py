@@ -267,6 +267,30 @@ async def test_a_server_that_ends_begins_no_completion() -> None:
         await client.sample(EngineCall((1, 2), {"max_tokens": 4}), name="engine-0")
 
 
+class EndingCore:
+    """A core that only remembers that it was ended."""
+
+    is_ended = False
+
+    def shutdown(self, *, timeout: float | None) -> None:
+        self.is_ended = True
+
+
+class ClientThatCannotHandOver(VllmClient):
+    async def hand_over(self) -> None:
+        raise EngineError("the core is dead")
+
+
+async def test_a_server_ends_also_where_nothing_can_be_handed_over(caplog: pytest.LogCaptureFixture) -> None:
+    client, core = ClientThatCannotHandOver.__new__(ClientThatCannotHandOver), EndingCore()
+    client.engine_core = core  # type: ignore[assignment]
+    client._sampling["sampled"] = asyncio.get_running_loop()
+    await asyncio.to_thread(client.shutdown, timeout=3)
+    client._sampling.clear()
+    assert core.is_ended
+    assert "could not be handed over: the engine ends without it" in caplog.text
+
+
 def test_experts_of_a_model_that_has_none_are_refused_by_the_name_of_the_field(tmp_path: Path) -> None:
     write_tiny_model(tmp_path)
     arguments = ["--model", str(tmp_path), "--tensor-parallel-size", "2", "--enable-expert-parallel"]
