@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import SamplingSpec
 from grpo_runtime.engines.vllm.completions import flat_logprobs, rollout_of, vllm_parameters
-from grpo_runtime.rollouts.interface import EngineError, Rollout, VersionSpan
+from grpo_runtime.engines.vllm.local_engine import VllmEngine
+from grpo_runtime.rollouts.interface import EngineError, GenerateRequest, Rollout, VersionSpan
 from grpo_runtime.rollouts.sampling import sampling_parameters
 
 
@@ -77,6 +79,20 @@ def test_of_a_completion_that_vllm_aborted_there_is_what_was_sampled() -> None:
     # before its first token it has neither logprobs nor versions
     nothing = rollout(output([], None, finish_reason="abort", weight_versions=None))
     assert (nothing.is_aborted, nothing.completion_ids, nothing.versions) == (True, (), ())
+
+
+def test_an_engine_in_a_rank_refuses_a_completion_that_vllm_aborted() -> None:
+    """Nobody goes on with it there."""
+
+    class AbortingEngine(VllmEngine):
+        def _generate(self, requests: Any) -> Any:
+            return [(0, SimpleNamespace(outputs=[output([7], flat({7: -0.25}), finish_reason="abort")]))]
+
+    engine = AbortingEngine.__new__(AbortingEngine)
+    engine._name = "engine-0"
+    engine._sampling = {False: SamplingSpec(max_tokens=4)}
+    with pytest.raises(EngineError, match="ended a completion by abort"):
+        engine.sample([GenerateRequest((1, 2), seed=1)])
 
 
 @pytest.mark.parametrize(

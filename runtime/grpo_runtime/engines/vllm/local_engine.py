@@ -102,12 +102,14 @@ class VllmEngine:
         return [finished[index] for index in range(len(requests))]
 
     def sample_each(self, requests: Sequence[GenerateRequest]) -> Iterator[tuple[int, Rollout]]:
-        """One completion for each request, with its index, as they are finished."""
+        """One completion for each request, with its index, as they are finished. Raises EngineError for one
+        that vLLM aborted, with which nobody goes on here, and as `rollout_of`."""
         for index, answer in self._generate(self._with_parameters(requests)):
-            yield (
-                index,
-                rollout_of(answer.outputs[0], prompt_ids=requests[index].prompt_ids, engine=self._name),
-            )
+            prompt_ids = requests[index].prompt_ids
+            rollout = rollout_of(answer.outputs[0], prompt_ids=prompt_ids, engine=self._name)
+            if rollout.is_aborted:
+                raise EngineError("vLLM ended a completion by abort")
+            yield index, rollout
 
     def num_unfinished(self) -> int:
         """How many requests of the running `sample` are not finished. May be called in another thread."""
