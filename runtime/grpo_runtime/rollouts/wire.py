@@ -18,6 +18,9 @@ from grpo_runtime.rollouts.interface import (
 )
 
 _STOP, _LENGTH, _ABORT = "stop", "length", "abort"
+_MOST_STOPS, _LONGEST_STOP = 64, 4096
+"""The server of an engine looks for these texts while it has other work; a job and an agent together ask for
+half as many at most, of 256 characters."""
 _BRANCHES = "branches"
 _ARRAYS_OF_A_BRANCH = ("prompt_ids", "token_ids", "logprobs", "loss_mask")
 
@@ -57,9 +60,11 @@ class EngineCall:
         token_ids, num_begun = _read_ids(frame), header.get("num_begun", 0)
         if not (isinstance(num_begun, int) and 0 <= num_begun <= len(token_ids)):
             raise ValueError(f"{num_begun!r} of {len(token_ids)} tokens cannot belong to the completion")
+        parameters = dict(header["parameters"])
+        _require_stops(parameters.get("stop", []))
         return cls(
             token_ids,
-            dict(header["parameters"]),
+            parameters,
             core=header["core"],
             cache_salt=cache_salt,
             num_begun=num_begun,
@@ -221,6 +226,15 @@ def _span(version: str, start: int, end: int) -> VersionSpan:
 def _segment(engine: str, start: int, end: int) -> Segment:
     _require_indices(start, end)
     return Segment(engine, start, end)
+
+
+def _require_stops(found: object) -> None:
+    if not isinstance(found, list | tuple) or not all(isinstance(stop, str) for stop in found):
+        raise TypeError("stop is no list of texts")
+    if len(found) > _MOST_STOPS or any(len(stop) > _LONGEST_STOP for stop in found):
+        raise ValueError(
+            f"stop has more than {_MOST_STOPS} texts, or one of more than {_LONGEST_STOP} characters"
+        )
 
 
 def _require_indices(start: int, end: int) -> None:

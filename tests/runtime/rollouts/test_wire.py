@@ -91,6 +91,13 @@ def test_a_call_of_an_engine_comes_as_it_was() -> None:
         assert EngineCall.of(frame) == call
 
 
+@pytest.mark.parametrize("stop", ["text", None, {"a": 1}, [1], [["a"]], ["a"] * 65, ["a" * 4097]])
+def test_texts_that_end_a_completion_are_a_list_with_a_bound(stop: Any) -> None:
+    frame = EngineCall((1, 2), {"stop": stop}).frame()
+    with pytest.raises((TypeError, ValueError), match="stop "):
+        EngineCall.of(frame)
+
+
 def test_a_cache_salt_that_is_no_text_makes_a_frame_no_call() -> None:
     frame = EngineCall((1, 2), {}).frame()
     frame.header["cache_salt"] = 3
