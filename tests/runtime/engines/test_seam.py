@@ -3,14 +3,22 @@ the texts that end it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from vllm.v1.engine.detokenizer import check_stop_strings
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel as SplitBytes
+from transformers import PreTrainedTokenizerFast
+from vllm import SamplingParams
+from vllm.v1.engine.detokenizer import IncrementalDetokenizer, check_stop_strings
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.engines.vllm.seam import ended_at_stop
+from grpo_runtime.engines.vllm.seam import ended_at_stop, of_whole_characters
 from grpo_runtime.rollouts.interface import Rollout, VersionSpan
 from grpo_runtime.rollouts.wire import EngineCall
 
@@ -119,3 +127,49 @@ def test_what_is_no_rest_of_a_text_leaves_a_completion_as_one_call_made_it(*, is
         assert ended_at_stop(rollout, call=call, decoder=Pieces(lines)) is rollout
     nothing = replace(rollout, completion_ids=(), rollout_logprobs=(), versions=(), is_aborted=True)
     assert across(lines, seam=1, stops=["\n\n"], rollout=nothing) is nothing
+
+
+@pytest.fixture(scope="module")
+def of_bytes() -> Any:
+    """A tokenizer with a token for each byte."""
+    tokenizer = Tokenizer(BPE({byte: number for number, byte in enumerate(SplitBytes.alphabet())}, []))
+    tokenizer.pre_tokenizer = cast("Any", SplitBytes(add_prefix_space=False))
+    tokenizer.decoder = cast("Any", ByteLevel())
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def test_vllm_finds_no_text_of_the_prompt_behind_what_is_handed_over(of_bytes: Any) -> None:
+    """It would, where characters of several tokens are handed over in part."""
+    prompt, completion = (of_bytes(text)["input_ids"] for text in ("2 lines\n\n", "\u00e9\u20ac\U0001f600."))
+    parameters = {"stop": ["\n\n"]}
+    ends_wrongly, handed_over = [], []
+    for num_sampled in range(1, len(completion) + 1):
+        rollout = replace(rollout_of_tokens(0, num_sampled), is_aborted=True)
+        rollout = replace(rollout, completion_ids=tuple(completion[:num_sampled]))
+        whole = of_whole_characters(rollout, call=EngineCall(prompt, parameters), decoder=of_bytes)
+        num_tokens = len(whole.completion_ids)
+        assert whole.is_aborted and len(whole.rollout_logprobs) == num_tokens
+        handed_over.append(num_tokens)
+        assert not vllm_stops(of_bytes, prompt + completion[:num_tokens], completion[num_tokens:])
+        ends_wrongly.append(vllm_stops(of_bytes, prompt + completion[:num_sampled], completion[num_sampled:]))
+    assert handed_over == [0, 2, 2, 2, 5, 5, 5, 5, 9, 10]
+    assert any(ends_wrongly)
+
+
+def vllm_stops(tokenizer: Any, prompt: list[int], sampled_ids: list[int]) -> bool:
+    request: Any = SimpleNamespace(
+        sampling_params=SamplingParams(stop=["\n\n"]),
+        prompt_token_ids=prompt,
+        prompt_embeds=None,
+        request_id="a",
+    )
+    found = IncrementalDetokenizer.from_new_request(tokenizer, request)
+    return found.update(sampled_ids, stop_terminated=False) is not None
+
+
+def test_what_has_ended_and_bytes_that_are_no_text_stay_as_they_are() -> None:
+    pieces = Pieces(["x", b"\xc3", *[b"\xff"] * 5])
+    for end, is_aborted, stops in ((2, False, ["y"]), (2, True, []), (7, True, ["y"])):
+        rollout = replace(rollout_of_tokens(0, end), is_aborted=is_aborted)
+        call = EngineCall((0,), {"stop": stops})
+        assert of_whole_characters(rollout, call=call, decoder=pieces) is rollout

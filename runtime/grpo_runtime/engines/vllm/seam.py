@@ -1,7 +1,9 @@
 """Texts that end a completion, across the place where an engine goes on with tokens of another one.
 
 vLLM looks for these texts in what it samples, and what there is of the completion already is a prompt to it.
-One that begins in there is looked for here, when vLLM has answered.
+One that begins in there is looked for here, when vLLM has answered. Where that prompt ends amid a character,
+vLLM takes all of its text for what it samples, and ends at a text of the prompt: nothing is handed over that
+ends so.
 """
 
 from bisect import bisect_left
@@ -14,6 +16,10 @@ from grpo_runtime.rollouts.wire import EngineCall
 
 _UNFINISHED = "\ufffd"
 """What a tokenizer makes of the first bytes of a character whose others have not come."""
+_MOST_UNFINISHED = 3
+"""Tokens of one: the last of its four bytes finishes it."""
+_TAIL = 8
+"""Tokens that are enough to see whether the last character is finished."""
 
 
 class Decoder(Protocol):
@@ -50,6 +56,20 @@ def ended_at_stop(rollout: Rollout, *, call: EngineCall, decoder: Decoder) -> Ro
         return rollout
     end = bisect_left(range(num_tokens), min(ends), lo=1, key=lambda count: num_chars(text_of(count)))
     return replace(_beginning_of(rollout, end), is_terminated=True, is_aborted=False)
+
+
+def of_whole_characters(rollout: Rollout, *, call: EngineCall, decoder: Decoder) -> Rollout:
+    """What is handed over of a call with texts of `stop`, without the last tokens where they only begin a
+    character: they are sampled anew. A completion that ended, and bytes that are no text, stay as they
+    are."""
+    if not (rollout.is_aborted and call.parameters.get("stop")):
+        return rollout
+    num_tokens = len(rollout.completion_ids)
+    for end in range(num_tokens, max(num_tokens - _MOST_UNFINISHED, 0) - 1, -1):
+        tail = rollout.completion_ids[max(0, end - _TAIL) : end]
+        if not decoder.decode(tail, skip_special_tokens=True).endswith(_UNFINISHED):
+            return rollout if end == num_tokens else _beginning_of(rollout, end)
+    return rollout
 
 
 def _beginning_of(rollout: Rollout, num_tokens: int) -> Rollout:

@@ -42,7 +42,7 @@ from grpo_runtime.engines.vllm.arguments import is_cpu_build
 from grpo_runtime.engines.vllm.completions import flat_logprobs, rollout_of, vllm_parameters
 from grpo_runtime.engines.vllm.configuration import checked, parse_arguments, register_model
 from grpo_runtime.engines.vllm.executor import AllAnswersExecutor, error_to_raise
-from grpo_runtime.engines.vllm.seam import ended_at_stop
+from grpo_runtime.engines.vllm.seam import ended_at_stop, of_whole_characters
 from grpo_runtime.errors import UserError
 from grpo_runtime.process.lifetime import die_with
 from grpo_runtime.rollouts.interface import EngineError, Rollout
@@ -172,7 +172,8 @@ class VllmClient(AsyncLLM):
             del self._sampling[request_id]
         rollouts = [rollout_of(output, prompt_ids=call.token_ids, engine=name) for output in answer.outputs]
         decoder = self.get_tokenizer()
-        return [ended_at_stop(rollout, call=call, decoder=decoder) for rollout in rollouts]
+        ended = [ended_at_stop(rollout, call=call, decoder=decoder) for rollout in rollouts]
+        return [of_whole_characters(rollout, call=call, decoder=decoder) for rollout in ended]
 
     async def hand_over(self) -> None:
         """Abort every request for completions. The server has what the core sampled, and answers by itself,
