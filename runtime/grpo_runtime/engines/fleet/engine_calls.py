@@ -81,8 +81,9 @@ class Bundle:
         return replace(self, seed=self.seed + index, num_samples=1)
 
     def is_followed_by(self, request: GenerateRequest) -> bool:
-        """Whether a request could be its next sample."""
-        return Bundle.of(request) == self.sample_of(self.num_samples)
+        """Whether a request could be its next sample. What has begun is alone: its seed is not that of a
+        sample but of the place where it goes on."""
+        return self.begun is None and Bundle.of(request) == self.sample_of(self.num_samples)
 
 
 def bundle(

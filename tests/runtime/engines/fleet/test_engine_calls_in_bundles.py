@@ -5,9 +5,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import SamplingSpec
+from grpo_runtime.data.seeds import segment_seed
 from grpo_runtime.engines.fleet.engine_calls import MAX_SAMPLES, MIN_CALLS_PER_ENGINE, bundle, sampling_call
-from grpo_runtime.rollouts.interface import GenerateRequest
+from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, VersionSpan
 
 
 def group(prompt: int, size: int, *, first_seed: int = 0) -> list[GenerateRequest]:
@@ -56,6 +58,17 @@ def test_samples_of_another_length_are_another_call_and_say_so() -> None:
     assert [(call.num_samples, call.max_tokens) for call in made] == [(2, 3), (2, 4)] * 8
     call = sampling_call(made[0], sampling=SamplingSpec(max_tokens=9))
     assert call.parameters["max_tokens"] == 3
+
+
+def test_samples_that_go_on_from_the_same_tokens_are_calls_of_their_own() -> None:
+    """Each has its own seed for the place where it goes on."""
+    span = VersionSpan(PolicyVersion(1, 0), 0, 1)
+    begun = Rollout((1,), (7,), (-1.0,), (span,), is_terminated=False, engine="a", is_aborted=True)
+    made = bundle([replace(request, begun=begun) for request in group(1, 2)], num_engines=None)
+    drawn = [sampling_call(call, sampling=SamplingSpec(max_tokens=9)).parameters for call in made]
+    assert [(call["n"], call["seed"]) for call in drawn] == [
+        (1, segment_seed(seed, start=1)) for seed in (0, 1)
+    ]
 
 
 def test_nobody_to_ask_and_nothing_to_ask() -> None:
