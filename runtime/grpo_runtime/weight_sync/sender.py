@@ -7,7 +7,7 @@ the trainer, and finds who broke it.
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from grpo_runtime.weight_sync.deadlines import ANSWER_SECONDS, Deadlines, not_done_within
@@ -147,9 +147,16 @@ async def for_each_engine(
             raise WeightSyncError(not_done_within(ends_at - start)) from error
         done()
 
-    outcomes = await asyncio.gather(*map(within_deadline, work.values()), return_exceptions=True)
+    return failures_of(
+        work, await asyncio.gather(*map(within_deadline, work.values()), return_exceptions=True)
+    )
+
+
+def failures_of(engines: Iterable[str], outcomes: Iterable[BaseException | None]) -> Failures:
+    """What was raised for engines, by their names. Raises what is no failure of an engine, such as a
+    cancellation."""
     failures: dict[str, Exception] = {}
-    for name, outcome in zip(work, outcomes, strict=True):
+    for name, outcome in zip(engines, outcomes, strict=True):
         if isinstance(outcome, Exception):
             failures[name] = outcome
         elif outcome is not None:

@@ -23,7 +23,7 @@ from grpo_runtime.weight_sync.interface import (
     WeightSender,
     WeightSyncError,
 )
-from grpo_runtime.weight_sync.sender import for_each_engine
+from grpo_runtime.weight_sync.sender import failures_of, for_each_engine
 
 _GRACE_SECONDS = 5.0
 """A sender keeps the deadline itself; one that does not is given up a little later."""
@@ -75,7 +75,8 @@ class EngineSync:
         `cores_per_engine` cores, which are verified one by one. The syncs of a fleet share their
         `deadlines`. Engines that can receive while they serve are paused when they have all weights, where it
         `transfers_first`. `before_pause` is called with an engine's name before it is paused; with pauseMode
-        Wait, it returns when the engine has answered all that it was given."""
+        Wait, it returns when the engine has answered all that it was given, and raises SyncFailedError for
+        one that was taken out of the fleet meanwhile."""
         self._clients = clients
         self._backend = backend
         self._workers_per_engine = workers_per_engine
@@ -225,16 +226,8 @@ class _Phases:
 
     async def each(self, phase: str, call: Callable[[str], Awaitable[None]]) -> None:
         """A phase in which engines are called one by one, all at the same time."""
-
-        async def measured(name: str) -> None:
-            start = time.monotonic()
-            try:
-                await call(name)
-            finally:
-                self.seconds[name][phase] = time.monotonic() - start
-
         names, start = self._going(), time.monotonic()
-        work = {name: measured(name) for name in names}
+        work = {name: self._measured(phase, name, call) for name in names}
         failures = await for_each_engine(
             work, timeout_seconds=self._deadlines.of(phase), lag_seconds=self._deadlines.lag_seconds
         )
@@ -245,15 +238,16 @@ class _Phases:
     async def unlimited(self, phase: str, call: Callable[[str], Awaitable[None]]) -> None:
         """A phase that takes as long as an engine samples, which no deadline knows: the fleet looks after
         engines that sample, and ends the calls of one that hangs."""
+        names = self._going()
+        work = (self._measured(phase, name, call) for name in names)
+        self._note(phase, failures_of(names, await asyncio.gather(*work, return_exceptions=True)))
 
-        async def measured(name: str) -> None:
-            start = time.monotonic()
+    async def _measured(self, phase: str, name: str, call: Callable[[str], Awaitable[None]]) -> None:
+        start = time.monotonic()
+        try:
             await call(name)
+        finally:
             self.seconds[name][phase] = time.monotonic() - start
-
-        async with asyncio.TaskGroup() as group:
-            for name in self._going():
-                group.create_task(measured(name))
 
     async def together(self, phase: str, verb: Callable[[Collection[str]], Awaitable[Failures]]) -> None:
         """A phase in which the sender does something with all engines."""

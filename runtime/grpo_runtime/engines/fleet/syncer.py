@@ -236,15 +236,23 @@ class FleetSyncer:
         return self._syncs[key]
 
     async def _before_pause(self, instance: str) -> None:
-        """Give the engine no more work; with pauseMode Wait, until it has finished what it has."""
+        """Give the engine no more work; with pauseMode Wait, return when it has finished what it has. Raises
+        SyncFailedError for one that ends or is found hung meanwhile: to pause it would take until the
+        deadline."""
         self._roster.apply(instance, membership.serves_no_more)
         if self._pause.mode is PauseMode.WAIT:
+            before = self._roster.find(instance)
             # it computes, so it is looked at as one that does, and what it has is taken back where it hangs
             self._roster.busy.discard(instance)
             try:
                 await self._roster.wait_until_answered(instance)
             finally:
                 self._roster.busy.add(instance)
+            after, gone = self._roster.find(instance), "it has ended or cannot be reached"
+            if before is None or after is None or after.state is MemberState.LOST:
+                raise SyncFailedError(gone)
+            if after.num_failures > before.num_failures:
+                raise SyncFailedError(after.why_last_hung or gone)
 
     async def _finish(self, member: Member, job: SyncJob, outcome: EngineSyncReport | Exception) -> None:
         now = time.monotonic()
@@ -260,7 +268,9 @@ class FleetSyncer:
                 why=str(outcome) or type(outcome).__name__,
             )
             self._failed = {**self._failed, member.label: last}
-            self._roster.apply(member.instance, lambda found: _after_failure(found, outcome, now=now))
+            self._roster.apply(
+                member.instance, lambda found: _after_failure(found, outcome, before=member, now=now)
+            )
             await self._revoke(member)
             return
         self._failed = {label: last for label, last in self._failed.items() if label != member.label}
@@ -280,9 +290,12 @@ class FleetSyncer:
             log.info("engine %s could not be taken out of service: %s", member.label, error)
 
 
-def _after_failure(member: Member, error: Exception, *, now: float) -> Member:
+def _after_failure(member: Member, error: Exception, *, before: Member, now: float) -> Member:
     """The member after its sync failed. One that did not answer in time may be hung; it may refuse every
-    later sync because this one has not ended in it."""
+    later sync because this one has not ended in it. Where it was taken out of the fleet since the member
+    `before`, that was the failure."""
+    if member.num_failures > before.num_failures:
+        return member
     causes = []
     cause: BaseException | None = error
     while cause is not None:

@@ -13,6 +13,7 @@ from fleet_builder import fleet_of, seeds, sync, until, versions
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import PauseMode, SamplingSpec
 from grpo_runtime.data.seeds import segment_seed
+from grpo_runtime.engines.fleet.engine_calls import Bundle
 from grpo_runtime.engines.fleet.settings import Pause
 from grpo_runtime.engines.routes import PAUSE_PATH, SAMPLE_PATH
 from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, VersionSpan
@@ -63,6 +64,50 @@ async def test_with_wait_an_engine_that_cannot_receive_meanwhile_is_waited_for_a
     pausing = replace(FAKE_BACKEND, receives_while_serving=False)
     rollouts, _, _ = await sampled_over_a_sync(FakeEngine("a"), WAIT, group(), backend=pausing)
     assert versions(rollouts) == {"1.0"}
+
+
+async def test_with_wait_a_call_that_was_made_just_before_is_waited_for() -> None:
+    """Its task has not run yet when the engine is looked at."""
+    engine = staging_engine("a")
+    async with fleet_of(engine, pause=WAIT, is_asynchronous=True, sampling=LONG) as fleet:
+        may_go_on = asyncio.Event()
+        engine.vllm.during[SAMPLE_PATH] = may_go_on.wait
+        [(instance, worker)] = fleet.workers().items()
+        waiting = asyncio.ensure_future(fleet._roster.wait_until_answered(instance))
+        call = asyncio.ensure_future(worker.sample(Bundle((4, 5), seed=100, num_samples=1)))
+        await until(lambda: engine.vllm.num_sampling == 1)
+        assert not waiting.done()
+        may_go_on.set()
+        await waiting
+        assert seeds(await call) == [100]
+
+
+async def test_with_wait_the_others_go_on_without_one_that_hangs_before_it_has_answered() -> None:
+    good, bad = staging_engine("good"), staging_engine("bad")
+    together = replace(FAKE_BACKEND, is_collective=True)
+    soon = {"hung_after_seconds": 0.5, "probe_timeout_seconds": 0.1}
+    async with fleet_of(
+        good, bad, backend=together, pause=WAIT, is_asynchronous=True, sampling=LONG, **soon
+    ) as fleet:
+        prompts = [GenerateRequest((number,), seed=100 + number) for number in range(8)]
+        await fleet.generate(prompts)
+        may_go_on = asyncio.Event()
+        good.vllm.during[SAMPLE_PATH] = may_go_on.wait
+        bad.vllm.during[SAMPLE_PATH] = asyncio.Event().wait
+        step = asyncio.ensure_future(fleet.generate(prompts))
+        await until(lambda: good.vllm.num_sampling > 0 and bad.vllm.num_sampling > 0)
+        syncing = asyncio.ensure_future(sync(fleet, step=1))
+        await until(lambda: not fleet.workers())
+        bad.vllm.reached.clear()
+        bad.freeze_core()
+        may_go_on.set()
+        report = await syncing
+        assert report.synced == ("good",)
+        assert report.failed == {"bad": "drain: its engine core does not answer"}
+        assert f"POST {PAUSE_PATH}" not in bad.vllm.reached
+        num_failures = {member.name: member.num_failures for member in fleet._roster.members()}
+        assert num_failures == {"good": 0, "bad": 1}
+        assert seeds(await step) == [request.seed for request in prompts]
 
 
 async def test_with_abort_completions_go_on_from_their_tokens_with_the_new_weights() -> None:
