@@ -43,16 +43,14 @@ class Outstanding:
     def version(self) -> int:
         """Finished steps of the weights that sampled its oldest token; of a group with missing samples, of
         the oldest weights that may yet do so."""
-        # at one moment: another thread fills them
-        rollouts = tuple(self.group.rollouts)
+        rollouts, is_sampled = self.group.found_so_far()
         found = [
             span.version.step
-            for rollout in (*rollouts, *self.group.begun)
-            if isinstance(rollout, Rollout)
+            for rollout in rollouts
             for sequence in rollout.sequences
             for span in sequence.versions
         ]
-        return min(found if None not in rollouts and found else [self.served, *found])
+        return min(found if is_sampled and found else [self.served, *found])
 
 
 @dataclass(kw_only=True)
@@ -260,14 +258,16 @@ class GroupsAhead:
         return None
 
     def _planned(self) -> list[Outstanding] | None:
-        """What the step is trained on in the order of the prompts. None was begun on older weights than the
-        one before it, so the bound is kept."""
-        num_groups, filtered = self._bound.groups_per_step, self._ended.filtered
+        """What the step is trained on in the order of the prompts; None while it waits. The bound is kept:
+        engines only ever get newer weights, and samples of an earlier attempt are forgotten where they would
+        be too old when the turn of their group comes."""
+        num_groups = self._bound.groups_per_step
         planned = self.outstanding[:num_groups]
         if not set(self._finished).issuperset(planned):
             return None
-        is_whole = len(planned) == num_groups
-        return planned or filtered[:num_groups] if is_whole or self._is_last_round() else None
+        if len(planned) < num_groups and not self._is_last_round():
+            return None
+        return planned or self._ended.filtered[:num_groups]
 
     def _is_last_round(self) -> bool:
         """Whether the step takes what it has. Where none is left to wait for, those that teach something
@@ -301,7 +301,7 @@ class GroupsAhead:
         for one in self._outstanding.values():
             one.served = version
         # those first that are not whole
-        sampled = [one for one in self.outstanding if any(one.group.rollouts) or one.group.begun]
+        sampled = [one for one in self.outstanding if one.group.has_samples]
         sampled.sort(key=lambda one: (one.group.is_sampled, one.version))
         while sampled and not self._is_kept():
             self._forget_samples(sampled.pop(0))

@@ -49,14 +49,20 @@ class Group:
         requests[sample] = replace(requests[sample], begun=begun)
         self.requests, self.rollouts[sample] = requests, None
 
-    @property
-    def begun(self) -> list[Rollout]:
-        """What there is of samples that are not finished, where engines have handed that over."""
-        return [
-            request.begun
-            for request, found in zip(self.requests, tuple(self.rollouts), strict=True)
-            if found is None and request.begun is not None
+    def found_so_far(self) -> tuple[list[Rollout], bool]:
+        """The completions that are finished and what there is of others, where engines have handed that over;
+        and whether no sample is missing. Both are of one moment, while another thread finishes samples."""
+        rollouts = tuple(self.rollouts)
+        found = [
+            request.begun if rollout is None else rollout
+            for request, rollout in zip(self.requests, rollouts, strict=True)
         ]
+        return [one for one in found if isinstance(one, Rollout)], None not in rollouts
+
+    @property
+    def has_samples(self) -> bool:
+        """Whether there is anything of any sample."""
+        return any(self.rollouts) or any(request.begun for request in self.requests)
 
     @property
     def is_evaluation(self) -> bool:

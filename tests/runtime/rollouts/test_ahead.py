@@ -382,15 +382,25 @@ async def test_what_a_step_waits_for_is_said_in_groups_samples_before_rewards() 
     await ahead.close()
 
 
-def test_a_sample_that_comes_while_the_version_is_asked_for_makes_no_group_younger() -> None:
-    class FilledMeanwhile(list[Any]):
-        def __iter__(self) -> Iterator[Any]:
-            yield from list(super().__iter__())
-            self[1] = rollout_of(version=2)
+class FilledMeanwhile(list[Any]):
+    """Samples of which another thread finishes the second one as soon as they have been read."""
 
+    def __iter__(self) -> Iterator[Any]:
+        yield from list(super().__iter__())
+        self[1] = rollout_of(version=2)
+
+
+def test_a_sample_that_comes_while_the_version_is_asked_for_makes_no_group_younger() -> None:
     group = group_of(0, step=4)
     group.rollouts = FilledMeanwhile([rollout_of(version=5), None])
     assert Outstanding(group=group, served=2).version == 2
+
+
+def test_nor_does_one_that_goes_on_from_older_weights_than_any_engine_has() -> None:
+    group = group_of(0, step=4)
+    group.go_on_from(1, rollout_of(version=2))
+    group.rollouts = FilledMeanwhile([rollout_of(version=5), None])
+    assert Outstanding(group=group, served=4).version == 2
 
 
 def rollout_of(*, version: int) -> Rollout:
