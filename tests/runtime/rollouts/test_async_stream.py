@@ -277,6 +277,7 @@ def config_of(**asynchronous: Any) -> RunConfig:
             "groupSize": GROUP_SIZE,
             **asynchronous.pop("algorithm", {}),
         },
+        checkpoint={"claimName": "claim"},
         **{"async": asynchronous},
     )
 

@@ -8,6 +8,7 @@ from pydantic import Field
 from grpo_api.model import NOT_STORED, ApiModel
 from grpo_api.rule import rule
 from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec
+from grpo_api.v1alpha1.spec.checkpoint import CheckpointSpec
 from grpo_api.v1alpha1.spec.environments import EnvironmentSpec
 from grpo_api.v1alpha1.spec.loss import ImportanceCorrectionMode
 from grpo_api.v1alpha1.spec.rollout import RolloutSpec
@@ -167,6 +168,20 @@ def segments_are_of_one_turn(
     if asynchronous is None or not asynchronous.journal_segments:
         return True
     return environments is None and sampling.rollout_function is None
+
+
+@rule(
+    cel="!has(self.async) || !has(self.async.journalSegments) || !self.async.journalSegments "
+    "|| (has(self.checkpoint.claimName) && (!has(self.checkpoint.journal) || self.checkpoint.journal))",
+    sentence="async.journalSegments needs a journal: name a checkpoint.claimName, without checkpoint.journal "
+    "false, or remove journalSegments",
+    field=".async.journalSegments",
+)
+def segments_have_a_journal(asynchronous: AsyncSpec | None, checkpoint: CheckpointSpec) -> bool:
+    """A restart reads them from the claim."""
+    if asynchronous is None or not asynchronous.journal_segments:
+        return True
+    return checkpoint.claim_name is not None and checkpoint.journal is not False
 
 
 @rule(

@@ -13,6 +13,7 @@ from grpo_api.v1alpha1.spec.asynchronous import (
     batch_is_trained_once,
     older_tokens_are_corrected,
     segments_are_of_one_turn,
+    segments_have_a_journal,
 )
 from grpo_api.v1alpha1.spec.colocated import (
     actor_finds_all_weights,
@@ -192,6 +193,7 @@ class GRPOJobSpec(RunSections):
         older_tokens_are_corrected,
         batch_is_trained_once,
         segments_are_of_one_turn,
+        segments_have_a_journal,
         engine_topology_has_pods,
     )
 
