@@ -118,8 +118,8 @@ class Roster:
                 self.wake()
 
     async def wait_until_answered(self, instance: str) -> None:
-        """Return once this process has answered every call for completions, or they have been taken back: also
-        one whose task is made and has not run yet."""
+        """Return once this process has answered every call for completions, or they have been taken back.
+        That includes a call whose task is made and has not run yet."""
         # A call counts from the first step of its task on. The loop runs what is ready in the order in which
         # it became so, thus when this goes on each task that was made before it began has had its first step.
         await asyncio.sleep(0)
