@@ -18,9 +18,7 @@ def derive_seed(run_seed: int, *, step: int, prompt_index: int, sample_index: in
     `sample_index`. It is the same on every machine and in every version of Python. Different groups have
     unrelated seeds, and the seeds within a group are consecutive, as those of vLLM's `n` samples are.
     """
-    key = struct.pack("<3q", run_seed, step, prompt_index)
-    group = int.from_bytes(hashlib.sha256(key).digest()[:8], "little") >> (64 - GROUP_SEED_BITS)
-    return group + sample_index
+    return _seed_of(struct.pack("<3q", run_seed, step, prompt_index)) + sample_index
 
 
 def turn_seed(seed: int, *, turn: int) -> int:
@@ -28,8 +26,7 @@ def turn_seed(seed: int, *, turn: int) -> int:
     first, so that a completion of one turn is the same however it is made."""
     if turn == 0:
         return seed
-    digest = hashlib.sha256(struct.pack("<2q", seed, turn)).digest()
-    return int.from_bytes(digest[:8], "little") >> (64 - GROUP_SEED_BITS)
+    return _seed_of(struct.pack("<2q", seed, turn))
 
 
 def segment_seed(seed: int, *, start: int) -> int:
@@ -38,5 +35,8 @@ def segment_seed(seed: int, *, start: int) -> int:
     first tokens once more."""
     if start == 0:
         return seed
-    digest = hashlib.sha256(b"segment" + struct.pack("<2q", seed, start)).digest()
-    return int.from_bytes(digest[:8], "little") >> (64 - GROUP_SEED_BITS)
+    return _seed_of(b"segment" + struct.pack("<2q", seed, start))
+
+
+def _seed_of(key: bytes) -> int:
+    return int.from_bytes(hashlib.sha256(key).digest()[:8], "little") >> (64 - GROUP_SEED_BITS)

@@ -40,6 +40,10 @@ class VersionSpan:
     start: int
     end: int
 
+    def behind(self, num_tokens: int) -> "VersionSpan":
+        """The same one where so many more tokens are before it."""
+        return VersionSpan(self.version, self.start + num_tokens, self.end + num_tokens)
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -49,6 +53,10 @@ class Segment:
     engine: str
     start: int
     end: int
+
+    def behind(self, num_tokens: int) -> "Segment":
+        """The same one where so many more tokens are before it."""
+        return Segment(self.engine, self.start + num_tokens, self.end + num_tokens)
 
 
 class EpisodeFailure(StrEnum):

@@ -198,12 +198,7 @@ class Dispatch:
             given=self._given,
         )
 
-    async def run(
-        self,
-        bundles: Sequence[Bundle],
-        *,
-        on_finished: OnFinished | None = None,
-    ) -> list[Rollout]:
+    async def run(self, bundles: Sequence[Bundle], *, on_finished: OnFinished | None = None) -> list[Rollout]:
         """All rollouts, in the order of the bundles. `on_finished` is called for the samples of a bundle when
         it is answered.
 
@@ -355,7 +350,7 @@ class Dispatch:
             error = asyncio.CancelledError() if task.cancelled() else task.exception()
             if error is None:
                 self._finished_at = self._clock()
-                self._take(piece, key, task.result(), seconds=self._finished_at - asked_at)
+                self._take(piece, task.result(), seconds=self._finished_at - asked_at)
             elif isinstance(error, asyncio.CancelledError | EngineError | BadAnswerError):
                 self._send_again(piece, key, error)
             elif isinstance(error, Exception):
@@ -363,7 +358,7 @@ class Dispatch:
             else:
                 raise error
 
-    def _take(self, piece: _Piece, key: str, answer: Sequence[Rollout], *, seconds: float) -> None:
+    def _take(self, piece: _Piece, answer: Sequence[Rollout], *, seconds: float) -> None:
         """The answer for a bundle: samples that are finished, and those that the engine hands over."""
         bundle, work = piece.bundle, piece.work
         for index, found in enumerate(answer):

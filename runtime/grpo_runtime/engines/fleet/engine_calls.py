@@ -12,7 +12,7 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import SamplingSpec
 from grpo_runtime.data.seeds import segment_seed
 from grpo_runtime.rollouts.frames import Frame, read_frames
-from grpo_runtime.rollouts.interface import GenerateRequest, Probe, Rollout, Segment, VersionSpan
+from grpo_runtime.rollouts.interface import GenerateRequest, Probe, Rollout, Segment
 from grpo_runtime.rollouts.sampling import probe_error, sampling_parameters
 from grpo_runtime.rollouts.wire import EngineCall, read_completion, read_logprobs
 
@@ -140,12 +140,11 @@ def joined(before: Rollout | None, after: Rollout) -> Rollout:
         return after
     num_before = len(before.completion_ids)
     spans = list(before.versions)
-    for span in after.versions:
-        start, end = span.start + num_before, span.end + num_before
+    for span in (span.behind(num_before) for span in after.versions):
         if spans and spans[-1].version == span.version:
-            spans[-1] = replace(spans[-1], end=end)
+            spans[-1] = replace(spans[-1], end=span.end)
         else:
-            spans.append(VersionSpan(span.version, start=start, end=end))
+            spans.append(span)
     seconds = [each.sampling_seconds for each in (before, after) if each.sampling_seconds is not None]
     num_tokens = num_before + len(after.completion_ids)
     segments = (

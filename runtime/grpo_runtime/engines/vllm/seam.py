@@ -35,7 +35,6 @@ def ended_at_stop(rollout: Rollout, *, call: EngineCall, decoder: Decoder) -> Ro
     if not (call.num_begun and stops):
         return rollout
     begun_ids = tuple(call.token_ids[-call.num_begun :])
-    skip = call.parameters.get("skip_special_tokens", True)
 
     def num_chars(text: str) -> int:
         # vLLM shows a character with the token that completes it
@@ -43,7 +42,7 @@ def ended_at_stop(rollout: Rollout, *, call: EngineCall, decoder: Decoder) -> Ro
 
     def text_of(num_tokens: int) -> str:
         # of all tokens together: those of a character may be on both sides
-        return decoder.decode(begun_ids + rollout.completion_ids[:num_tokens], skip_special_tokens=skip)
+        return decoder.decode(begun_ids + rollout.completion_ids[:num_tokens], skip_special_tokens=True)
 
     num_tokens = len(rollout.completion_ids)
     seam, text = num_chars(text_of(0)), text_of(num_tokens)

@@ -52,12 +52,8 @@ class Transcript:
         self._token_ids += turn.completion_ids
         self._logprobs += turn.rollout_logprobs
         self._is_sampled += [True] * len(turn.completion_ids)
-        self._versions += [
-            VersionSpan(span.version, start + span.start, start + span.end) for span in turn.versions
-        ]
-        self._segments += [
-            Segment(segment.engine, start + segment.start, start + segment.end) for segment in turn.segments
-        ]
+        self._versions += [span.behind(start) for span in turn.versions]
+        self._segments += [segment.behind(start) for segment in turn.segments]
         self._engines |= dict.fromkeys(segment.engine for segment in turn.segments) or {turn.engine: None}
         self._num_turns += 1
         self._is_terminated = turn.is_terminated
