@@ -60,16 +60,18 @@ def jobs(kubeconfig: Path) -> Jobs:
 @pytest.fixture
 def namespace(kubeconfig: Path) -> Iterator[Namespace]:
     """A namespace for one test."""
-    made = Namespace(kubeconfig, f"test-{secrets.token_hex(3)}")
-    made.create()
-    yield made
-    made.delete()
+    yield from new_namespace(kubeconfig, "test")
 
 
 @pytest.fixture
 def elsewhere(kubeconfig: Path) -> Iterator[Namespace]:
     """Another namespace of the same cluster."""
-    made = Namespace(kubeconfig, f"elsewhere-{secrets.token_hex(3)}")
+    yield from new_namespace(kubeconfig, "elsewhere")
+
+
+def new_namespace(kubeconfig: Path, name: str) -> Iterator[Namespace]:
+    """One whose name begins so, until the test has ended."""
+    made = Namespace(kubeconfig, f"{name}-{secrets.token_hex(3)}")
     made.create()
     yield made
     made.delete()

@@ -292,8 +292,8 @@ async def test_a_core_that_is_killed_under_load_is_told_by_the_fleet_and_by_its_
     killed = time.monotonic()
     told: dict[str, float] = {}
 
-    def note(what: str, is_told: bool) -> None:
-        if is_told:
+    def note(what: str, has_come: bool) -> None:
+        if has_come:
             told.setdefault(what, time.monotonic() - killed)
 
     while len(told) < 4 and time.monotonic() < killed + TOLD_SECONDS:
