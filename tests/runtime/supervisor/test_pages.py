@@ -93,17 +93,19 @@ def test_a_client_inside_the_pod_gets_the_page_and_the_completions(tmp_path: Pat
 def test_process_1_answers_while_a_page_is_made_and_makes_one_at_a_time(
     tmp_path: Path, collected: None
 ) -> None:
-    waits = "import os, sys; os.read(1, 1); os.write(1, b'HTTP/1.0 200 OK\\r\\n\\r\\nmade')"
+    waits = "import os; os.write(1, b'x'); os.read(1, 1); os.write(1, b'made')"
     endpoint = serving(Pages(tmp_path, command=(sys.executable, "-c", waits)))
     try:
         with closing(socket.create_connection(("127.0.0.1", endpoint.port), timeout=60)) as first:
             first.sendall(b"GET /report HTTP/1.0\r\n\r\n")
-            wait_until(lambda: get(endpoint, "/samples")[0] == 503, "the first page to be begun")
+            assert first.recv(1) == b"x"
             assert get(endpoint, "/progress") == (200, "{}")
-            assert "another page of this run is being made" in get(endpoint, "/report")[1]
+            for page in ("/report", "/samples"):
+                status, sentence = get(endpoint, page)
+                assert status == 503
+                assert "another page of this run is being made" in sentence
             first.sendall(b"x")
-            answered = b"".join(iter(lambda: first.recv(4096), b""))
-            assert answered.endswith(b"made")
+            assert b"".join(iter(lambda: first.recv(4096), b"")) == b"made"
     finally:
         endpoint.close()
 
