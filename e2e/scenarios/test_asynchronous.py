@@ -1,13 +1,16 @@
-"""A job whose engines sample while it trains, on real pods: one of them is killed and one is given back, and
-a training process is killed."""
+"""Jobs whose engines sample while they train, on real pods: an engine is killed, one is given back, and a
+training process is killed."""
 
 import json
+import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from grpo_api.contract.endpoints import METRICS_PATH, TRAINER_PORT
 from grpo_demo.follow import condition
 from grpo_runtime.report.metrics_file import METRICS_FILE, parse_metrics
+from grpo_runtime.report.samples import read_samples
 from grpo_scenarios.kill import KILL_A_RANK
 from grpo_scenarios.namespace import Namespace, copy_job, volume_claim
 from grpo_scenarios.pace import hurry, slow_down
@@ -15,6 +18,7 @@ from grpo_scenarios.pace import hurry, slow_down
 pytestmark = [pytest.mark.cluster, pytest.mark.matrix]
 
 JOB, CLAIM = "ahead", "runs"
+GIVEN_BACK = "given-back"
 STEPS, MAX_STALENESS = 40, 2
 
 
@@ -65,6 +69,39 @@ def test_a_job_that_samples_ahead_bears_kills_and_trains_nothing_that_is_too_old
     again = checksums[1].keys() & checksums[2].keys()
     assert again, json.dumps(checksums)
     assert all(checksums[1][step] == checksums[2][step] for step in again)
+
+
+def test_an_engine_that_is_given_back_hands_over_what_it_samples(namespace: Namespace) -> None:
+    """Engines that sample four completions at a time are busy for all of the run."""
+    steps = 6
+    job = copy_job(
+        GIVEN_BACK,
+        claim=GIVEN_BACK,
+        algorithm={"steps": steps, "promptsPerStep": 8, "groupSize": 16},
+        sampling={"maxTokens": 200},
+        engine={"maxModelLen": 256, "maxNumSeqs": 4},
+        report={"samplesEverySteps": 1},
+        **{"async": {"maxStaleness": MAX_STALENESS, "pauseMode": "Abort"}},
+    )
+    namespace.apply(volume_claim(GIVEN_BACK), job)
+    namespace.wait_for_step(GIVEN_BACK, 1)
+    (leaving,) = (
+        pod["metadata"]["name"]
+        for pod in namespace.pods_of(GIVEN_BACK, "rollout")
+        if "-rollout-1-" in pod["metadata"]["name"]
+    )
+    with ThreadPoolExecutor(1) as beside:
+        log = beside.submit(namespace.kubectl, "logs", "--follow", leaving)
+        namespace.kubectl("scale", "grpojob", GIVEN_BACK, "--replicas", "1")
+    assert "handing over what was sampled for" in log.result(), log.result()
+    namespace.wait_for_finish(GIVEN_BACK)
+    assert condition(namespace.job(GIVEN_BACK), "Complete") == "True", namespace.describe()
+    assert namespace.status(GIVEN_BACK)["attempt"] == 1
+    output = namespace.output_folder(GIVEN_BACK)
+    samples = [sample for step in range(1, steps + 1) for sample in read_samples(output, step=step)]
+    assert len(samples) == steps * 8 * 16
+    went_on = {sample.segments for sample in samples}
+    assert any(re.search("-rollout-1-.*-rollout-0-", segments) for segments in went_on), went_on
 
 
 def wait_for_engines(namespace: Namespace, num: int) -> None:

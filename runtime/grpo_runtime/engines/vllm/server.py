@@ -178,6 +178,8 @@ class VllmClient(AsyncLLM):
     async def hand_over(self) -> None:
         """Abort every request for completions. The server has what the core sampled, and answers by itself,
         also where the core does not."""
+        if self._sampling:
+            logger.info("handing over what was sampled for %d calls", len(self._sampling))
         await self.abort(list(self._sampling))
 
     def shutdown(self, timeout: float | None = None) -> None:
