@@ -259,11 +259,11 @@ class FakeVLLM:
         """What it samples behind all that a call brings, and whether the completion ends by itself."""
         if self.says is None:
             return tuple(seed % LARGEST_SEED + place for place in range(NUM_TOKENS)), False
-        begin = len(call.token_ids) - call.num_begun
+        begin = len(call.token_ids) - call.num_so_far
         whole = tuple(self.says(tuple(call.token_ids[:begin])))
-        assert tuple(call.token_ids[begin:]) == whole[: call.num_begun], "it goes on from other tokens"
-        end = call.num_begun + call.parameters["max_tokens"]
-        return whole[call.num_begun : end], len(whole) <= end
+        assert tuple(call.token_ids[begin:]) == whole[: call.num_so_far], "it goes on from other tokens"
+        end = call.num_so_far + call.parameters["max_tokens"]
+        return whole[call.num_so_far : end], len(whole) <= end
 
     async def _let_happen_to_call(self, path: str) -> None:
         try:

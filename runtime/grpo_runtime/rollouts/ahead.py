@@ -346,7 +346,7 @@ class GroupsAhead:
     def _take_sample(self, group: Group, sample: int, found: Rollout | GivenUp) -> None:
         """May be called in any thread."""
         if isinstance(found, Rollout) and found.is_aborted:
-            self._journal.sampled(group, sample, begun=found)
+            self._journal.sampled(group, sample, so_far=found)
             return
         group.rollouts[sample] = found
         self._journal.sampled(group, sample)

@@ -34,17 +34,17 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class EngineSource:
-    """The engines: a sample is one request. With `takes_begun` what is handed over of one is taken, too."""
+    """The engines: a sample is one request. With `takes_segments`, `take` gets what is handed over, too."""
 
     engines: Engines
-    takes_begun: bool = False
+    takes_segments: bool = False
 
     async def sample(self, groups: Sequence[Group], *, take: Take, stays_awake: bool = False) -> None:
         """Make every sample that `groups` miss."""
         places = [(group, sample) for group in groups for sample in group.missing]
 
         def take_finished(index: int, rollout: Rollout) -> None:
-            if self.takes_begun or not rollout.is_aborted:
+            if self.takes_segments or not rollout.is_aborted:
                 take(*places[index], rollout)
 
         await self.engines.generate(

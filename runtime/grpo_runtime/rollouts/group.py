@@ -39,14 +39,14 @@ class Group:
 
     def forget_samples(self) -> None:
         """It is as when it was begun."""
-        self.requests = [replace(request, begun=None) for request in self.requests]
+        self.requests = [replace(request, so_far=None) for request in self.requests]
         self.rollouts = [None] * len(self.requests)
         self.columns = None
 
-    def go_on_from(self, sample: int, begun: Rollout) -> None:
+    def go_on_from(self, sample: int, so_far: Rollout) -> None:
         """What is left to make of a sample is what follows these tokens."""
         requests = list(self.requests)
-        requests[sample] = replace(requests[sample], begun=begun)
+        requests[sample] = replace(requests[sample], so_far=so_far)
         self.requests, self.rollouts[sample] = requests, None
 
     def found_so_far(self) -> tuple[list[Rollout], bool]:
@@ -54,7 +54,7 @@ class Group:
         and whether no sample is missing. Both are of one moment, while another thread finishes samples."""
         rollouts = tuple(self.rollouts)
         found = [
-            request.begun if rollout is None else rollout
+            request.so_far if rollout is None else rollout
             for request, rollout in zip(self.requests, rollouts, strict=True)
         ]
         return [one for one in found if isinstance(one, Rollout)], None not in rollouts
@@ -62,7 +62,7 @@ class Group:
     @property
     def has_samples(self) -> bool:
         """Whether there is anything of any sample."""
-        return any(self.rollouts) or any(request.begun for request in self.requests)
+        return any(self.rollouts) or any(request.so_far for request in self.requests)
 
     @property
     def is_evaluation(self) -> bool:

@@ -19,7 +19,8 @@ class GenerateRequest:
     completion where that is not sampling.maxTokens. A turn of a conversation has `num_group_tokens`: so many
     of its first tokens are the prompt of its group; None where all are. `stop` are texts that end it, beside
     those of sampling.stop. One that is not trained has `own_parameters`: vLLM's parameters, as JSON, that
-    replace the job's, of which stop and regex do not hold for it. One that has `begun` goes on from there.
+    replace the job's, of which stop and regex do not hold for it. `so_far` is what an engine has handed over
+    of the completion, which goes on from there.
     """
 
     prompt_ids: tuple[int, ...]
@@ -29,7 +30,7 @@ class GenerateRequest:
     num_group_tokens: int | None = None
     stop: tuple[str, ...] = ()
     own_parameters: str | None = None
-    begun: "Rollout | None" = None
+    so_far: "Rollout | None" = None
 
 
 @dataclass(frozen=True)

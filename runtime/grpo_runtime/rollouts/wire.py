@@ -32,22 +32,22 @@ class EngineCall:
     `parameters` are vLLM's of completions, and a call for logprobs has none. Of `n` completions with a seed,
     vLLM draws number i with seed + i. `core` is the one of an engine's cores that is to answer, from 0; None
     leaves it to vLLM. With a `cache_salt` the engine reads cached prefixes only of calls with the same one.
-    The last `num_begun` of its tokens belong to the completion: texts of `stop` may begin in them.
+    The last `num_so_far` of its tokens belong to the completion: texts of `stop` may begin in them.
     """
 
     token_ids: Sequence[int]
     parameters: Mapping[str, Any]
     core: int | None = None
     cache_salt: str | None = None
-    num_begun: int = 0
+    num_so_far: int = 0
 
     def frame(self) -> Frame:
         """The call as it is sent."""
         header: dict[str, Any] = {"parameters": self.parameters, "core": self.core}
         if self.cache_salt is not None:
             header["cache_salt"] = self.cache_salt
-        if self.num_begun:
-            header["num_begun"] = self.num_begun
+        if self.num_so_far:
+            header["num_so_far"] = self.num_so_far
         return Frame(header, {"token_ids": _ids(self.token_ids)})
 
     @classmethod
@@ -57,9 +57,9 @@ class EngineCall:
         cache_salt = header.get("cache_salt")
         if cache_salt is not None and not isinstance(cache_salt, str):
             raise TypeError(f"the cache salt {cache_salt!r} is no text")
-        token_ids, num_begun = _read_ids(frame), header.get("num_begun", 0)
-        if not (isinstance(num_begun, int) and 0 <= num_begun <= len(token_ids)):
-            raise ValueError(f"{num_begun!r} of {len(token_ids)} tokens cannot belong to the completion")
+        token_ids, num_so_far = _read_ids(frame), header.get("num_so_far", 0)
+        if not (isinstance(num_so_far, int) and 0 <= num_so_far <= len(token_ids)):
+            raise ValueError(f"{num_so_far!r} of {len(token_ids)} tokens cannot belong to the completion")
         parameters = dict(header["parameters"])
         _require_stops(parameters.get("stop", []))
         return cls(
@@ -67,13 +67,13 @@ class EngineCall:
             parameters,
             core=header["core"],
             cache_salt=cache_salt,
-            num_begun=num_begun,
+            num_so_far=num_so_far,
         )
 
 
 def request_frame(request: GenerateRequest) -> Frame:
     """One completion to sample, for a colocated engine, which goes on with none."""
-    assert request.begun is None, "a colocated engine samples whole completions"
+    assert request.so_far is None, "a colocated engine samples whole completions"
     header = {
         "seed": request.seed,
         "is_evaluation": request.is_evaluation,

@@ -114,9 +114,9 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
             engines = connect(settings)
             keep_alive.append(engines)
             asynchronous = run_config.asynchronous
-            takes_begun = asynchronous is not None and asynchronous.journal_segments
+            takes_segments = asynchronous is not None and asynchronous.journal_segments
             try:
-                async with thread.entered(_source(maker, engines, takes_begun=takes_begun)) as source:
+                async with thread.entered(_source(maker, engines, takes_segments=takes_segments)) as source:
                     coordinator = Coordinator(
                         run_config=run_config,
                         attempt=settings.attempt,
@@ -187,14 +187,14 @@ async def _started_maker(
 
 @asynccontextmanager
 async def _source(
-    maker: RolloutFunction | Environments | None, engines: Engines, *, takes_begun: bool
+    maker: RolloutFunction | Environments | None, engines: Engines, *, takes_segments: bool
 ) -> AsyncIterator[Source]:
-    """Where samples come from; `takes_begun` as in `EngineSource`."""
+    """Where samples come from; `takes_segments` as in `EngineSource`."""
     if isinstance(maker, Environments):
         async with maker.over(engines) as source:
             yield source
     else:
-        yield EngineSource(engines, takes_begun=takes_begun) if maker is None else maker.over(engines)
+        yield EngineSource(engines, takes_segments=takes_segments) if maker is None else maker.over(engines)
 
 
 def _open_journal(context: RankContext) -> Journal | AsyncJournal | NoJournal:

@@ -64,7 +64,7 @@ def rollout_of_tokens(start: int, end: int, *, is_terminated: bool = False) -> R
 
 def across(pieces: Sequence[str | bytes], *, seam: int, stops: Sequence[str], rollout: Rollout) -> Rollout:
     """What becomes of a completion behind token `seam`, where it was handed over."""
-    call = EngineCall((*PROMPT, *range(seam)), {"stop": list(stops)}, num_begun=seam)
+    call = EngineCall((*PROMPT, *range(seam)), {"stop": list(stops)}, num_so_far=seam)
     return ended_at_stop(rollout, call=call, decoder=Pieces(pieces))
 
 
@@ -122,8 +122,8 @@ def test_what_is_no_rest_of_a_text_leaves_a_completion_as_one_call_made_it(*, is
     """A newline further on is no rest of an empty line, and the prompt is no part of a completion."""
     lines = ["\n", "\n", "two", "\n", "three", "\n", "four"]
     rollout = replace(rollout_of_tokens(2, 7), is_aborted=is_aborted)
-    for num_begun, stops in ((1, ["\n\n"]), (1, ["\n\nt"]), (1, []), (0, ["\nt"])):
-        call = EngineCall((0, 1), {"stop": stops}, num_begun=num_begun)
+    for num_so_far, stops in ((1, ["\n\n"]), (1, ["\n\nt"]), (1, []), (0, ["\nt"])):
+        call = EngineCall((0, 1), {"stop": stops}, num_so_far=num_so_far)
         assert ended_at_stop(rollout, call=call, decoder=Pieces(lines)) is rollout
     nothing = replace(rollout, completion_ids=(), rollout_logprobs=(), versions=(), is_aborted=True)
     assert across(lines, seam=1, stops=["\n\n"], rollout=nothing) is nothing

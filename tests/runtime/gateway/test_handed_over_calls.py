@@ -115,7 +115,7 @@ async def test_a_call_that_is_handed_over_twice_is_answered_once_with_all_of_its
     assert choice.model_extra["token_ids"] == list(ids)
     assert [each.logprob for each in choice.logprobs.content] == [-1.0] * len(ids)
     assert answer.usage.completion_tokens == len(ids)
-    assert [(call.num_begun, call.parameters["max_tokens"]) for call in asked] == [
+    assert [(call.num_so_far, call.parameters["max_tokens"]) for call in asked] == [
         (0, 256),
         (3, 253),
         (5, 251),
@@ -243,7 +243,7 @@ async def test_an_agent_that_is_cancelled_while_its_call_goes_on_leaves_nothing(
         vllm.during[SAMPLE_PATH] = hang
         playing = asyncio.ensure_future(played.play(found, agent))
         await played.until_asked(2)
-        assert vllm.asked[1].num_begun == 2
+        assert vllm.asked[1].num_so_far == 2
         playing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await playing

@@ -52,7 +52,7 @@ class ScriptedSource:
         self._open: dict[int, asyncio.Future[None]] = {}
         self._takes: dict[int, tuple[Group, Take]] = {}
         self._begun_with: dict[int, int] = {}
-        self._begun: dict[int, Rollout | None] = {}
+        self._so_far: dict[int, Rollout | None] = {}
         """What there is of a sample, by its seed."""
 
     @property
@@ -71,8 +71,8 @@ class ScriptedSource:
         self._begun_with[group.number] = self.version
         for sample in group.missing:
             request = group.requests[sample]
-            self.went_on_from[request.seed] = request.begun.completion_ids if request.begun else ()
-            self._begun[request.seed] = request.begun
+            self.went_on_from[request.seed] = request.so_far.completion_ids if request.so_far else ()
+            self._so_far[request.seed] = request.so_far
         try:
             await ended
         finally:
@@ -90,21 +90,21 @@ class ScriptedSource:
         """An engine hands over what it has of the first missing sample of a group."""
         group, take = self._takes[ordinal]
         sample = group.missing[0]
-        begun = replace(self._rollout(group, sample), is_terminated=False, is_aborted=True)
-        self._begun[group.requests[sample].seed] = begun
-        take(group, sample, begun)
+        so_far = replace(self._rollout(group, sample), is_terminated=False, is_aborted=True)
+        self._so_far[group.requests[sample].seed] = so_far
+        take(group, sample, so_far)
 
     def _rollout(self, group: Group, sample: int) -> Rollout:
-        request, begun = group.requests[sample], self._begun.get(group.requests[sample].seed)
+        request, so_far = group.requests[sample], self._so_far.get(group.requests[sample].seed)
         rollout = Rollout(request.prompt_ids, (), (), (), True, "scripted")
         for version in sorted({self._begun_with[group.number], self.version}):
             tokens = (request.seed % 2**31,)
             span = VersionSpan(PolicyVersion(self._attempt, version), 0, 1)
-            begun = joined(
-                begun, replace(rollout, completion_ids=tokens, rollout_logprobs=(-0.5,), versions=(span,))
+            so_far = joined(
+                so_far, replace(rollout, completion_ids=tokens, rollout_logprobs=(-0.5,), versions=(span,))
             )
-        assert begun is not None
-        return begun
+        assert so_far is not None
+        return so_far
 
     def give_up_one_sample(self, ordinal: int) -> None:
         """Each try to make the first missing sample of a group has failed."""

@@ -156,7 +156,7 @@ class Run:
             advantages=AdvantageOptions(group_size=GROUP_SIZE, weights=(1.0,)),
         )
         durable = self._sizes()
-        on_disk, begun_on_disk = self._seeds_on_disk(), self._begun_on_disk()
+        on_disk, unfinished_on_disk = self._seeds_on_disk(), self._unfinished_on_disk()
         left = num_events if num_events is not None else 10**9
         num_idle, failing = 0, self.draw.choice([0.05, 0.2])
 
@@ -208,7 +208,7 @@ class Run:
             self.num_replayed += len(reporter.replayed)
             again = on_disk.intersection(source.sampled) - journal.forgotten
             assert not again or not self.is_whole, "a sample that is on disk, and not too old, is made again"
-            for seed, num_tokens in begun_on_disk.items():
+            for seed, num_tokens in unfinished_on_disk.items():
                 if self.is_whole and seed not in journal.forgotten and seed in source.went_on_from:
                     self.num_went_on += 1
                     assert len(source.went_on_from[seed]) == num_tokens, "what is on disk is sampled again"
@@ -251,11 +251,11 @@ class Run:
             os.truncate(path, self.draw.randint(least, path.stat().st_size))
 
     def _seeds_on_disk(self) -> set[int]:
-        return {seed for seed, num_begun in self._samples_on_disk().items() if num_begun is None}
+        return {seed for seed, num_tokens in self._samples_on_disk().items() if num_tokens is None}
 
-    def _begun_on_disk(self) -> dict[int, int]:
+    def _unfinished_on_disk(self) -> dict[int, int]:
         """By seed the tokens that there are of samples that are not finished."""
-        return {seed: num_begun for seed, num_begun in self._samples_on_disk().items() if num_begun}
+        return {seed: num_tokens for seed, num_tokens in self._samples_on_disk().items() if num_tokens}
 
     def _samples_on_disk(self) -> dict[int, int | None]:
         """By seed how many tokens there are of a sample; None where it is finished."""

@@ -84,9 +84,9 @@ def test_no_engine_answers_with_an_episode_of_several_sequences() -> None:
 
 
 def test_a_call_of_an_engine_comes_as_it_was() -> None:
-    for core, salt, num_begun in ((None, None, 0), (1, "1.3", 1)):
+    for core, salt, num_so_far in ((None, None, 0), (1, "1.3", 1)):
         parameters = {"seed": 2**63 - 1, "top_p": 0.1, "stop": ["</s>"]}
-        call = EngineCall((1, 2), parameters, core=core, cache_salt=salt, num_begun=num_begun)
+        call = EngineCall((1, 2), parameters, core=core, cache_salt=salt, num_so_far=num_so_far)
         [frame] = sent(call.frame())
         assert EngineCall.of(frame) == call
 
@@ -105,10 +105,10 @@ def test_a_cache_salt_that_is_no_text_makes_a_frame_no_call() -> None:
         EngineCall.of(frame)
 
 
-@pytest.mark.parametrize("num_begun", [-1, 3, "1", 1.0])
-def test_no_more_tokens_than_there_are_belong_to_the_completion_of_a_call(num_begun: object) -> None:
+@pytest.mark.parametrize("num_so_far", [-1, 3, "1", 1.0])
+def test_no_more_tokens_than_there_are_belong_to_the_completion_of_a_call(num_so_far: object) -> None:
     frame = EngineCall((1, 2), {}).frame()
-    frame.header["num_begun"] = num_begun
+    frame.header["num_so_far"] = num_so_far
     with pytest.raises(ValueError, match="of 2 tokens cannot belong"):
         EngineCall.of(frame)
 

@@ -165,7 +165,7 @@ class AheadOnDisk:
 
     samples: dict[int, int]
     """Group by seed."""
-    begun: dict[int, int]
+    unfinished: dict[int, int]
     """By seed the tokens of those that are not finished."""
     given_up: dict[int, int]
     """Of those that were given up."""
@@ -177,7 +177,7 @@ class AheadOnDisk:
 def ahead_on_disk(folder: Path, *, last_step: int | None = None, with_forgotten: bool = False) -> AheadOnDisk:
     """What was written whole of the steps up to `last_step`, and of those that were removed since."""
     samples: dict[int, int] = {}
-    begun: dict[int, int] = {}
+    unfinished: dict[int, int] = {}
     given_up: dict[int, int] = {}
     scored: set[int] = set()
     composed: dict[tuple[int, int], Composed] = {}
@@ -190,8 +190,8 @@ def ahead_on_disk(folder: Path, *, last_step: int | None = None, with_forgotten:
                     if isinstance(record, Generated):
                         if isinstance(record.completion, GivenUp):
                             given_up[record.seed] = record.group
-                        elif record.is_begun:
-                            begun[record.seed] = len(record.completion.completion_ids)
+                        elif record.is_unfinished:
+                            unfinished[record.seed] = len(record.completion.completion_ids)
                         else:
                             samples[record.seed] = record.group
                     elif isinstance(record, Scored):
@@ -200,7 +200,7 @@ def ahead_on_disk(folder: Path, *, last_step: int | None = None, with_forgotten:
                         composed[step, attempt] = record
     return AheadOnDisk(
         samples,
-        {seed: num_tokens for seed, num_tokens in begun.items() if seed not in samples},
+        {seed: num_tokens for seed, num_tokens in unfinished.items() if seed not in samples},
         given_up,
         scored,
         {step: record for (step, _), record in sorted(composed.items())},

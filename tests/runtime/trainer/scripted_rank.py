@@ -258,16 +258,16 @@ class ScriptedConcurrentEngines(FakeEngines):
                 await asyncio.Event().wait()
             if self._has_come("turn", times=NUM_IN_TIME):
                 self._script.end()
-            begun = request.begun
-            self._script.note(seed=request.seed, num_begun=len(begun.completion_ids) if begun else 0)
-            if self._hands_over and begun is None:
-                begun = self._begin(request)
+            so_far = request.so_far
+            self._script.note(seed=request.seed, num_so_far=len(so_far.completion_ids) if so_far else 0)
+            if self._hands_over and so_far is None:
+                so_far = self._begin(request)
                 if on_finished is not None:
-                    on_finished(index, begun)
+                    on_finished(index, so_far)
                 if self._has_come("handed over", times=NUM_IN_TIME):
                     self._script.end_once_stored(request.seed, settings=self._settings)
                 await asyncio.sleep(0)
-            rollout = self._go_on(request, begun)
+            rollout = self._go_on(request, so_far)
             rollouts.append(rollout)
             if on_finished is not None:
                 on_finished(index, rollout)
@@ -282,20 +282,20 @@ class ScriptedConcurrentEngines(FakeEngines):
         [rollout] = self._sample([replace(request, max_tokens=self._max_tokens // 2)])
         return replace(rollout, is_terminated=False, is_aborted=True)
 
-    def _go_on(self, request: GenerateRequest, begun: Rollout | None) -> Rollout:
+    def _go_on(self, request: GenerateRequest, so_far: Rollout | None) -> Rollout:
         """A whole completion, from what there is of it."""
-        if begun is None:
+        if so_far is None:
             [rollout] = self._sample([request])
             return rollout
-        num_begun = len(begun.completion_ids)
+        num_so_far = len(so_far.completion_ids)
         follows = replace(
             request,
-            prompt_ids=request.prompt_ids + begun.completion_ids,
-            seed=segment_seed(request.seed, start=num_begun),
-            max_tokens=self._max_tokens - num_begun,
+            prompt_ids=request.prompt_ids + so_far.completion_ids,
+            seed=segment_seed(request.seed, start=num_so_far),
+            max_tokens=self._max_tokens - num_so_far,
         )
         [rollout] = self._sample([follows])
-        return joined(begun, rollout)
+        return joined(so_far, rollout)
 
     def _has_come(self, point: str, *, times: int) -> bool:
         assert self._version is not None

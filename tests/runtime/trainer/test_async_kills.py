@@ -247,8 +247,8 @@ def test_a_killed_run_goes_on_from_what_was_handed_over(
     assert_is_one_run(tmp_path, run)
     assert_on_disk_is_not_done_again(tmp_path, attempt=2, kept=kept)
     assert_composed_steps_are_replayed(tmp_path, attempt=2, kept=kept, resumed_at=resumed_at)
-    went_on = {line["seed"]: line["num_begun"] for line in noted(tmp_path, 2) if line.get("num_begun")}
-    assert went_on == kept.begun != {}
+    went_on = {line["seed"]: line["num_so_far"] for line in noted(tmp_path, 2) if line.get("num_so_far")}
+    assert went_on == kept.unfinished != {}
 
 
 def seeds(folder: Path, attempt: int) -> list[int]:

@@ -278,7 +278,7 @@ class FleetCore:
         # the weights before, whose completions may go on, must leave nothing in the cache for this one
         cache_salt = str(member.version) if settings.is_asynchronous else None
         call = sampling_call(bundle, sampling=sampling, cache_salt=cache_salt)
-        max_tokens = (bundle.max_tokens or sampling.max_tokens) - len(bundle.begun_ids)
+        max_tokens = (bundle.max_tokens or sampling.max_tokens) - len(bundle.ids_so_far)
         limits = AnswerLimits(max_tokens, self._vocab_size)
         max_bytes = limits.max_bytes(num_samples=bundle.num_samples)
         # no deadline: how long a completion takes is the user's choice, and the watcher sees
@@ -307,8 +307,8 @@ class FleetCore:
             await self._wait_until_verified(member, rollouts)
             if not settings.pause.keeps_cache:
                 self.num_recomputed_tokens += sum(map(num_recomputed, rollouts))
-            if bundle.begun is not None and rollouts[0].completion_ids:
-                self.num_recomputed_tokens += len(bundle.prompt_ids) + len(bundle.begun_ids)
+            if bundle.so_far is not None and rollouts[0].completion_ids:
+                self.num_recomputed_tokens += len(bundle.prompt_ids) + len(bundle.ids_so_far)
         return rollouts
 
     def _allowed(self, oldest: PolicyVersion | None, *, is_evaluation: bool) -> Sequence[PolicyVersion]:
@@ -384,9 +384,9 @@ class EngineWorker:
         self._member = member
 
     def may_take(self, bundle: Bundle) -> bool:
-        """Whether its weights are no older than those that sampled what the bundle has begun."""
-        begun, version = bundle.begun, self._member.version
-        return begun is None or (version is not None and version >= begun.versions[-1].version)
+        """Whether its weights are no older than those that sampled what there is of the bundle."""
+        so_far, version = bundle.so_far, self._member.version
+        return so_far is None or (version is not None and version >= so_far.versions[-1].version)
 
     async def sample(self, bundle: Bundle) -> list[Rollout]:
         """Its completions, with weights that may sample them or not at all."""

@@ -48,7 +48,7 @@ class Worker(Protocol):
     def key(self) -> str: ...
 
     def may_take(self, bundle: Bundle) -> bool:
-        """Whether it may go on with what the bundle has begun: not with older weights."""
+        """Whether it may go on with what there is of the bundle: not with older weights."""
         ...
 
     async def sample(self, bundle: Bundle) -> list[Rollout]:
@@ -367,18 +367,18 @@ class Dispatch:
             if rollout.is_aborted:
                 self._go_on(replace(piece, first=number, bundle=bundle.sample_of(index)), rollout)
             else:
-                work.take(number, joined(bundle.begun, rollout))
+                work.take(number, joined(bundle.so_far, rollout))
 
     def _go_on(self, piece: _Piece, handed_over: Rollout) -> None:
         """Let a piece of one sample wait again, with what an engine has handed over of it, or end its work
         where that would have no end. No engine is to blame."""
         goes_on, has_tokens = self._source.goes_on(piece.bundle), bool(handed_over.completion_ids)
         if goes_on and has_tokens:
-            begun = joined(piece.bundle.begun, handed_over)
+            so_far = joined(piece.bundle.so_far, handed_over)
             self.num_handed_over += 1
             if piece.work.on_finished is not None:
-                piece.work.on_finished(piece.first, begun)
-            self._wait(replace(piece, bundle=replace(piece.bundle, begun=begun), failures=(), num_empty=0))
+                piece.work.on_finished(piece.first, so_far)
+            self._wait(replace(piece, bundle=replace(piece.bundle, so_far=so_far), failures=(), num_empty=0))
             return
         if not goes_on:
             self.num_resent += 1

@@ -34,8 +34,8 @@ class BadAnswerError(Exception):
 
 @dataclass(frozen=True)
 class Bundle:
-    """`num_samples` completions of one prompt, number i drawn with `seed` + i, or the rest of one that has
-    `begun`. `group_prompt` is the prompt of their group, with which theirs begins."""
+    """`num_samples` completions of one prompt, number i drawn with `seed` + i, or what is missing of one of
+    which there is `so_far`. `group_prompt` is the prompt of their group, with which theirs begins."""
 
     prompt_ids: tuple[int, ...]
     seed: int
@@ -45,7 +45,7 @@ class Bundle:
     num_group_tokens: int | None = None
     stop: tuple[str, ...] = ()
     own_parameters: str | None = None
-    begun: Rollout | None = None
+    so_far: Rollout | None = None
 
     @classmethod
     def of(cls, request: GenerateRequest) -> "Bundle":
@@ -59,7 +59,7 @@ class Bundle:
             request.num_group_tokens,
             request.stop,
             request.own_parameters,
-            request.begun,
+            request.so_far,
         )
 
     @property
@@ -72,9 +72,9 @@ class Bundle:
         return self.num_samples * (len(self.prompt_ids) + (self.max_tokens or max_tokens))
 
     @property
-    def begun_ids(self) -> tuple[int, ...]:
+    def ids_so_far(self) -> tuple[int, ...]:
         """The tokens of the completion that there are."""
-        return () if self.begun is None else self.begun.completion_ids
+        return () if self.so_far is None else self.so_far.completion_ids
 
     def sample_of(self, index: int) -> "Bundle":
         """One of its samples alone."""
@@ -83,7 +83,7 @@ class Bundle:
     def is_followed_by(self, request: GenerateRequest) -> bool:
         """Whether a request could be its next sample. What has begun is alone: its seed is not that of a
         sample but of the place where it goes on."""
-        return self.begun is None and Bundle.of(request) == self.sample_of(self.num_samples)
+        return self.so_far is None and Bundle.of(request) == self.sample_of(self.num_samples)
 
 
 def bundle(
@@ -118,19 +118,19 @@ class AnswerLimits:
 
 def sampling_call(bundle: Bundle, *, sampling: SamplingSpec, cache_salt: str | None = None) -> EngineCall:
     """The call for a bundle. What has begun is a part of the prompt to the engine."""
-    num_begun = len(bundle.begun_ids)
+    num_so_far = len(bundle.ids_so_far)
     parameters = sampling_parameters(
         sampling,
-        seed=segment_seed(bundle.seed, start=num_begun),
+        seed=segment_seed(bundle.seed, start=num_so_far),
         max_tokens=bundle.max_tokens,
         stop=bundle.stop,
         own=bundle.own_parameters,
     )
     return EngineCall(
-        (*bundle.prompt_ids, *bundle.begun_ids),
-        parameters | {"n": bundle.num_samples, "max_tokens": parameters["max_tokens"] - num_begun},
+        (*bundle.prompt_ids, *bundle.ids_so_far),
+        parameters | {"n": bundle.num_samples, "max_tokens": parameters["max_tokens"] - num_so_far},
         cache_salt=cache_salt,
-        num_begun=num_begun,
+        num_so_far=num_so_far,
     )
 
 

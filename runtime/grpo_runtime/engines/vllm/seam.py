@@ -30,11 +30,11 @@ class Decoder(Protocol):
 
 def ended_at_stop(rollout: Rollout, *, call: EngineCall, decoder: Decoder) -> Rollout:
     """What vLLM sampled for a call, up to the token that completes a text of `stop` which begins in the
-    `num_begun` tokens of the call; all of it where there is no such text."""
+    `num_so_far` tokens of the call; all of it where there is no such text."""
     stops: Sequence[str] = call.parameters.get("stop") or ()
-    if not (call.num_begun and stops):
+    if not (call.num_so_far and stops):
         return rollout
-    begun_ids = tuple(call.token_ids[-call.num_begun :])
+    ids_so_far = tuple(call.token_ids[-call.num_so_far :])
 
     def num_chars(text: str) -> int:
         # vLLM shows a character with the token that completes it
@@ -42,7 +42,7 @@ def ended_at_stop(rollout: Rollout, *, call: EngineCall, decoder: Decoder) -> Ro
 
     def text_of(num_tokens: int) -> str:
         # of all tokens together: those of a character may be on both sides
-        return decoder.decode(begun_ids + rollout.completion_ids[:num_tokens], skip_special_tokens=True)
+        return decoder.decode(ids_so_far + rollout.completion_ids[:num_tokens], skip_special_tokens=True)
 
     num_tokens = len(rollout.completion_ids)
     seam, text = num_chars(text_of(0)), text_of(num_tokens)

@@ -115,7 +115,7 @@ class AsyncJournal(Recorder):
         self._scores.update(found.scored)
 
     def _restore_samples(self, group: Group) -> int:
-        num_finished = num_begun = 0
+        num_finished = num_unfinished = 0
         for sample, request in enumerate(group.requests):
             record = self._samples.pop((group.number, sample), None)
             if record is None or not record.answers(request, sampling=self._sampling):
@@ -123,10 +123,10 @@ class AsyncJournal(Recorder):
             found = record.rollout_of(request)
             if isinstance(found, Rollout) and found.is_aborted:
                 group.go_on_from(sample, found)
-                num_begun += 1
+                num_unfinished += 1
             else:
                 num_finished += group.rollouts[sample] is None and isinstance(found, Rollout)
                 group.rollouts[sample] = found
             group.columns = None
         self._num_restored[group.number] += num_finished
-        return num_finished + num_begun
+        return num_finished + num_unfinished

@@ -41,7 +41,7 @@ class NoJournal:
         """It has nothing of them."""
         return 0
 
-    def sampled(self, group: Group, sample: int, *, begun: Rollout | None = None) -> None:
+    def sampled(self, group: Group, sample: int, *, so_far: Rollout | None = None) -> None:
         """Nothing is written."""
 
     def scored(self, group: Group) -> None:
@@ -106,10 +106,10 @@ class Recorder(ABC):
         """Records of steps that are begun and not trained."""
         self._num_replayed: Counter[int] = Counter()
 
-    def sampled(self, group: Group, sample: int, *, begun: Rollout | None = None) -> None:
-        """Write a sample that is finished or given up, or what there is of it, `begun`. May be called in any
+    def sampled(self, group: Group, sample: int, *, so_far: Rollout | None = None) -> None:
+        """Write a sample that is finished or given up, or what there is of it, `so_far`. May be called in any
         thread, and never waits for a disk."""
-        record = Generated.of_group(group, sample, sampling=self._sampling, begun=begun)
+        record = Generated.of_group(group, sample, sampling=self._sampling, so_far=so_far)
         self._put(self._step_of(group), record)
 
     def scored(self, group: Group) -> None:

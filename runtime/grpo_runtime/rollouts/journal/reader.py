@@ -63,7 +63,7 @@ def read_step(folder: Path, *, step: int, attempt: int, job_uid: str) -> StepRec
                     composed = None
             elif isinstance(record, Generated):
                 before = own.get((record.group, record.sample))
-                if before is None or before.is_begun:
+                if before is None or before.is_unfinished:
                     own[record.group, record.sample] = record
             elif isinstance(record, Scored):
                 scored[record.group].insert(0, record)

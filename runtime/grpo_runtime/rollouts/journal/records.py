@@ -71,10 +71,10 @@ class Generated:
 
     @classmethod
     def of_group(
-        cls, group: Group, sample: int, *, sampling: int, begun: Rollout | None = None
+        cls, group: Group, sample: int, *, sampling: int, so_far: Rollout | None = None
     ) -> "Generated":
-        """What is written of a sample that is finished or given up, or what there is of it, `begun`."""
-        found, request = begun or group.rollouts[sample], group.requests[sample]
+        """What is written of a sample that is finished or given up, or what there is of it, `so_far`."""
+        found, request = so_far or group.rollouts[sample], group.requests[sample]
         assert found is not None
         if isinstance(found, Rollout) and found.prompt_ids == request.prompt_ids:
             found = found.of_prompt(())
@@ -88,7 +88,7 @@ class Generated:
         )
 
     @property
-    def is_begun(self) -> bool:
+    def is_unfinished(self) -> bool:
         """Whether the sample is not finished."""
         return isinstance(self.completion, Rollout) and self.completion.is_aborted
 

@@ -49,15 +49,15 @@ class FakeWorker:
         return [self._rollout(bundle, seed) for seed in seeds]
 
     def may_take(self, bundle: Bundle) -> bool:
-        return bundle.begun is None or self.version >= bundle.begun.versions[-1].version
+        return bundle.so_far is None or self.version >= bundle.so_far.versions[-1].version
 
     def _rollout(self, bundle: Bundle, seed: int) -> Rollout:
         is_aborted = seed in self.hands_over
-        num_left = self.num_tokens - len(bundle.begun_ids)
+        num_left = self.num_tokens - len(bundle.ids_so_far)
         num_tokens = min(num_left, self.hands_over_tokens) if is_aborted else num_left
         return Rollout(
             prompt_ids=bundle.prompt_ids,
-            completion_ids=tuple(seed + len(bundle.begun_ids) + place for place in range(num_tokens)),
+            completion_ids=tuple(seed + len(bundle.ids_so_far) + place for place in range(num_tokens)),
             rollout_logprobs=(-1.0,) * num_tokens,
             versions=(VersionSpan(self.version, 0, num_tokens),) if num_tokens else (),
             is_terminated=not is_aborted,

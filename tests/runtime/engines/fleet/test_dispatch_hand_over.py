@@ -121,7 +121,7 @@ async def test_what_waits_in_an_engine_that_hands_over_keeps_its_turn() -> None:
         async with asyncio.timeout(10):
             calls = [await asked.get() for _ in range(num_left)]
         for place, (given, answer) in enumerate(calls):
-            is_last = place == 0 and len(given.begun_ids) + 1 == engine.num_tokens
+            is_last = place == 0 and len(given.ids_so_far) + 1 == engine.num_tokens
             engine.hands_over = set() if is_last else {given.seed}
             engine.hands_over_tokens = int(place == 0)
             answer.set_result([engine._rollout(given, given.seed)])
@@ -134,8 +134,8 @@ async def test_an_engine_that_is_full_and_may_alone_go_on_with_a_completion_hold
     newest = PolicyVersion(1, 1)
     newer, older = FakeWorker("a", is_hanging=True, version=newest), FakeWorker("b")
     dispatch = dispatch_over(fleet_of(newer, older), max_in_flight=1)
-    begun = Rollout((7,), (1,), (-1.0,), (VersionSpan(newest, 0, 1),), False, "a", is_aborted=True)
-    bundles = [Bundle(prompt_ids=(7,), seed=seed, num_samples=1, begun=begun) for seed in (7, 8)]
+    so_far = Rollout((7,), (1,), (-1.0,), (VersionSpan(newest, 0, 1),), False, "a", is_aborted=True)
+    bundles = [Bundle(prompt_ids=(7,), seed=seed, num_samples=1, so_far=so_far) for seed in (7, 8)]
     finished: asyncio.Queue[int] = asyncio.Queue()
     sampling = asyncio.ensure_future(
         dispatch.run([*bundles, *singles(2)], on_finished=lambda number, _: finished.put_nowait(number))
@@ -167,7 +167,7 @@ async def test_a_request_may_fail_as_often_again_once_it_has_gone_on() -> None:
     fleet.aborts = True
 
     def behave(worker: FakeWorker, bundle: Bundle) -> None:
-        worker.hands_over = set() if bundle.begun else {0}
+        worker.hands_over = set() if bundle.so_far else {0}
         if next(calls):
             raise EngineGoneError("reset by peer")
 

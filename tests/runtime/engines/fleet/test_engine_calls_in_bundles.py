@@ -63,8 +63,8 @@ def test_samples_of_another_length_are_another_call_and_say_so() -> None:
 def test_samples_that_go_on_from_the_same_tokens_are_calls_of_their_own() -> None:
     """Each has its own seed for the place where it goes on."""
     span = VersionSpan(PolicyVersion(1, 0), 0, 1)
-    begun = Rollout((1,), (7,), (-1.0,), (span,), is_terminated=False, engine="a", is_aborted=True)
-    made = bundle([replace(request, begun=begun) for request in group(1, 2)], num_engines=None)
+    so_far = Rollout((1,), (7,), (-1.0,), (span,), is_terminated=False, engine="a", is_aborted=True)
+    made = bundle([replace(request, so_far=so_far) for request in group(1, 2)], num_engines=None)
     drawn = [sampling_call(call, sampling=SamplingSpec(max_tokens=9)).parameters for call in made]
     assert [(call["n"], call["seed"]) for call in drawn] == [
         (1, segment_seed(seed, start=1)) for seed in (0, 1)

@@ -123,9 +123,9 @@ async def test_with_abort_completions_go_on_from_their_tokens_with_the_new_weigh
     assert seeds(rollouts) == [100, 101]
     assert not any(rollout.is_aborted for rollout in rollouts)
     first, *rest = engine.vllm.asked
-    assert (first.num_begun, first.parameters["max_tokens"], first.parameters["n"]) == (0, 8, 2)
+    assert (first.num_so_far, first.parameters["max_tokens"], first.parameters["n"]) == (0, 8, 2)
     assert [tuple(call.token_ids) for call in rest] == [(4, 5, 100), (4, 5, 101)]
-    assert {(call.num_begun, call.parameters["max_tokens"], call.parameters["n"]) for call in rest} == {
+    assert {(call.num_so_far, call.parameters["max_tokens"], call.parameters["n"]) for call in rest} == {
         (1, 7, 1)
     }
     # of each, its prompt and its first token
@@ -141,9 +141,9 @@ async def test_what_was_handed_over_without_a_token_is_sampled_by_the_same_seed(
 
 async def test_what_has_begun_and_is_handed_over_unsampled_was_not_computed_again() -> None:
     engine = staging_engine("a")
-    begun = Rollout((4, 5), (100,), (-1.0,), (VersionSpan(PolicyVersion(1, 0), 0, 1),), False, "a")
+    so_far = Rollout((4, 5), (100,), (-1.0,), (VersionSpan(PolicyVersion(1, 0), 0, 1),), False, "a")
     engine.vllm.num_handed_over = 0
-    [rollout], _, num_recomputed = await sampled_over_a_sync(engine, ABORT, group(1, begun=begun))
+    [rollout], _, num_recomputed = await sampled_over_a_sync(engine, ABORT, group(1, so_far=so_far))
     assert versions([rollout]) == {"1.0", "1.1"}
     # once, for the call that was answered with tokens
     assert num_recomputed == 3
