@@ -151,9 +151,10 @@ from pathlib import Path
 from grpo_runtime.report.position import OwnPosition
 
 def a_function_that_hangs():
-    signal.pause()
+    OwnPosition.told_in(Path(sys.argv[1]), local_rank=0).at("computes gradients")
+    while True:  # a signal ends a pause
+        signal.pause()
 
-OwnPosition.told_in(Path(sys.argv[1]), local_rank=0).at("computes gradients")
 a_function_that_hangs()
 """
 
