@@ -5,7 +5,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -70,7 +70,11 @@ def collected() -> Iterator[None]:
 def children() -> set[int]:
     """The processes that this one has started, from whichever thread."""
     lists = Path("/proc/self/task").glob("*/children")
-    return {int(pid) for each in lists for pid in each.read_text().split()}
+    found = set[int]()
+    for each in lists:
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            found.update(map(int, each.read_text().split()))
+    return found
 
 
 def get(endpoint: Endpoint, path: str, *, address: str = "127.0.0.1") -> tuple[int, str]:
