@@ -33,6 +33,13 @@ fork_ranks(import_rank, run_dir=run_dir)
 """Forks the ranks; what else an import does may stand in the place of `pass`."""
 
 
+LONG_WAIT_FOR_PEERS = """
+from grpo_runtime.supervisor import supervisor
+supervisor._PEERS_MAY_FINISH_SECONDS = 600.0
+"""
+LONG_WAIT_FOR_CAUSE = LONG_WAIT_FOR_PEERS.replace("_PEERS_MAY_FINISH", "_CAUSE_MAY_FOLLOW")
+
+
 # what a rank that did its work would have written; $2 is the run directory
 DONE = 'sed -i s/Starting/Done/ "$2/progress.json"; exit 0'
 
@@ -70,7 +77,7 @@ class Supervisor:
         )
 
     def get(self, path: str) -> bytes:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
             return answer.read()
 
     def wait_for(self, path: Path) -> None:

@@ -127,7 +127,10 @@ def pods() -> Iterator[dict[str, Endpoint]]:
         each.close()
 
 
-def test_the_first_pod_asks_the_others_and_not_itself(tmp_path: Path, pods: dict[str, Endpoint]) -> None:
+def test_the_first_pod_asks_the_others_and_not_itself(
+    tmp_path: Path, pods: dict[str, Endpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpo_runtime.supervisor.positions._TIMEOUT_SECONDS", 60.0)
     at(settings(tmp_path, index=1).run_dir, "updates the weights", local_rank=1)
     port = served(pods, tmp_path, index=0).port
     served(pods, tmp_path, index=1, port=port)

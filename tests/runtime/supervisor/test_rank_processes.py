@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from polling import wait_until
-from scripted_supervisor import RANKS, Supervisor, has_ended
+from scripted_supervisor import LONG_WAIT_FOR_CAUSE, LONG_WAIT_FOR_PEERS, RANKS, Supervisor, has_ended
 from started_processes import STARTED
 
 from grpo_api.contract.reasons import Reason
@@ -101,7 +101,7 @@ def test_a_rank_that_was_killed_from_outside_is_the_cause_and_not_the_one_that_l
         while [ ! -e "$2/pid" ] || kill -0 $(cat "$2/pid"); do sleep 0.01; done
         kill -KILL $$
     """
-    code, message = Supervisor(tmp_path, script).end()
+    code, message = Supervisor(tmp_path, script, before=LONG_WAIT_FOR_CAUSE).end()
     assert (code, message.reason, message.rank) == (137, "Killed", 1)
 
 
@@ -121,7 +121,7 @@ def test_when_one_rank_fails_the_others_are_asked_to_end_and_not_killed(tmp_path
         trap 'touch "$2/was-asked"; exit 143' TERM
         touch "$2/up"; while true; do sleep 0.1; done
     """
-    supervisor = Supervisor(tmp_path, script)
+    supervisor = Supervisor(tmp_path, script, before=LONG_WAIT_FOR_PEERS)
     code, message = supervisor.end()
     assert (code, message.reason, message.rank) == (1, "UnexpectedError", 1)
     assert (supervisor.run_dir / "was-asked").exists()

@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 from pod_builder import run_config
 from polling import wait_until
-from scripted_supervisor import DONE, ONE_RANK, Supervisor, has_ended, importing
+from scripted_supervisor import (
+    DONE,
+    LONG_WAIT_FOR_CAUSE,
+    LONG_WAIT_FOR_PEERS,
+    ONE_RANK,
+    Supervisor,
+    has_ended,
+    importing,
+)
 
 from grpo_api.contract.environment import Env
 from grpo_api.contract.progress import Progress, TerminationMessage
@@ -71,7 +79,7 @@ def test_a_killed_rank_is_128_plus_its_signal(tmp_path: Path) -> None:
 def test_a_rank_that_nccl_aborts_is_told_as_what_follows_from_a_lost_rank(tmp_path: Path) -> None:
     of_its_own = 'until [ -s "$2/abort-0.json" ]; do :; done; exit 40'
     script = f"if [ $LOCAL_RANK = 0 ]; then {ABORT}; else {of_its_own}; fi"
-    code, message = Supervisor(tmp_path, script).end()
+    code, message = Supervisor(tmp_path, script, before=LONG_WAIT_FOR_CAUSE).end()
     assert (code, message.rank) == (40, 1)
 
 
@@ -89,10 +97,6 @@ def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace_period(tmp_path: 
     assert (code, message.reason) == (143, "Terminated")
 
 
-LONG_WAIT_FOR_PEERS = """
-from grpo_runtime.supervisor import supervisor
-supervisor._PEERS_MAY_FINISH_SECONDS = 600.0
-"""
 SHORT_WAIT_FOR_PEERS = LONG_WAIT_FOR_PEERS.replace("600.0", "2.0")
 
 
