@@ -110,9 +110,13 @@ def singles(count: int) -> list[Bundle]:
 
 
 def dispatch_over(
-    fleet: FakeFleet, *, max_in_flight: int = 4, num_tokens: Callable[[Bundle], int] | None = None
+    fleet: FakeFleet,
+    *,
+    max_in_flight: int = 4,
+    empty_wait_seconds: float = 60.0,
+    num_tokens: Callable[[Bundle], int] | None = None,
 ) -> Dispatch:
-    limits = DispatchLimits(max_in_flight=max_in_flight, empty_wait_seconds=0.3, poll_seconds=0.01)
+    limits = DispatchLimits(max_in_flight, empty_wait_seconds=empty_wait_seconds, poll_seconds=0.01)
     return Dispatch(fleet, limits=limits, clock=time.monotonic, num_tokens=num_tokens)
 
 

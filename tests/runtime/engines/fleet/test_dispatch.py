@@ -1,8 +1,8 @@
 """Work for a fleet whose engines fail in every way, without engines."""
 
 import asyncio
-import time
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from fake_workers import (
@@ -33,9 +33,9 @@ from grpo_runtime.rollouts.interface import (
 )
 
 
-async def run(fleet: FakeFleet, count: int = 20, *, max_in_flight: int = 4) -> tuple[list[int], int]:
+async def run(fleet: FakeFleet, count: int = 20, **limits: Any) -> tuple[list[int], int]:
     """The seeds of the rollouts in the order given, and how many were sent again."""
-    dispatch = dispatch_over(fleet, max_in_flight=max_in_flight)
+    dispatch = dispatch_over(fleet, **limits)
     rollouts = await asyncio.wait_for(dispatch.run(singles(count)), 10)
     return [rollout.completion_ids[0] for rollout in rollouts], dispatch.num_resent
 
@@ -57,8 +57,7 @@ async def test_samples_are_passed_on_as_their_call_is_answered_and_once_when_an_
     bad, good = FakeWorker("a", fail_with(EngineGoneError("reset by peer"))), FakeWorker("b")
     bundles = [Bundle((number,), seed=10 * number, num_samples=3) for number in range(4)]
     finished: list[tuple[int, Rollout]] = []
-    limits = DispatchLimits(max_in_flight=6, empty_wait_seconds=0.3, poll_seconds=0.01)
-    dispatch = Dispatch(fleet_of(bad, good), limits=limits, clock=time.monotonic)
+    dispatch = dispatch_over(fleet_of(bad, good), max_in_flight=6)
     running = dispatch.run(bundles, on_finished=lambda index, rollout: finished.append((index, rollout)))
     rollouts = await asyncio.wait_for(running, 10)
     assert sorted(finished, key=lambda found: found[0]) == list(enumerate(rollouts))
@@ -127,7 +126,7 @@ async def test_work_waits_for_an_engine_and_goes_on_when_one_comes() -> None:
 
 async def test_without_any_engine_the_wait_has_an_end() -> None:
     with pytest.raises(RolloutLostError, match=r"no rollout engine for 0.3 s, with 20 of 20 samples"):
-        await run(fleet_of())
+        await run(fleet_of(), empty_wait_seconds=0.3)
 
 
 async def test_a_prompt_that_no_engine_takes_is_the_users_error() -> None:
@@ -173,9 +172,8 @@ async def test_the_samples_of_a_prompt_travel_together_and_come_back_in_order() 
         for prompt in range(16)
         for sample in range(8)
     ]
-    limits = DispatchLimits(max_in_flight=30, empty_wait_seconds=0.3, poll_seconds=0.01)
-    bundles = bundle(groups, num_engines=2, max_samples=limits.max_in_flight)
-    rollouts = await Dispatch(fleet_of(first, second), limits=limits, clock=time.monotonic).run(bundles)
+    bundles = bundle(groups, num_engines=2, max_samples=30)
+    rollouts = await dispatch_over(fleet_of(first, second), max_in_flight=30).run(bundles)
     assert [rollout.completion_ids[0] for rollout in rollouts] == [request.seed for request in groups]
     assert [(call.num_samples, len(call.prompt_ids)) for call in calls] == [(8, 1)] * 16
     assert first.most_in_flight == second.most_in_flight == 24
