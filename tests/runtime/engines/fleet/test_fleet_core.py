@@ -218,5 +218,8 @@ async def test_a_sync_without_any_engine_has_an_end_that_names_the_failures() ->
     engine = FakeEngine("a")
     engine.vllm.probe_logprob = -2.0
     async with unsynced_fleet_of(engine, empty_wait_seconds=0.3) as fleet:
+        with pytest.raises(RolloutLostError):
+            await sync(fleet, step=0)
+        await until(lambda: "a" in fleet.failed_syncs())
         with pytest.raises(RolloutLostError, match=r"weights for 0\.3 s \(a: verify: its logprobs differ"):
             await sync(fleet, step=0)
