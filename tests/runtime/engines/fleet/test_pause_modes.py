@@ -3,6 +3,7 @@
 import asyncio
 import json
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from grpo_api.v1alpha1.spec import PauseMode, SamplingSpec
 from grpo_runtime.data.seeds import segment_seed
 from grpo_runtime.engines.fleet.engine_calls import Bundle
 from grpo_runtime.engines.fleet.settings import Pause
-from grpo_runtime.engines.routes import PAUSE_PATH, SAMPLE_PATH
+from grpo_runtime.engines.routes import METRICS_PATH, PAUSE_PATH, SAMPLE_PATH
 from grpo_runtime.rollouts.interface import GenerateRequest, Rollout, VersionSpan
 
 pytestmark = pytest.mark.usefixtures("pod_environment")
@@ -82,15 +83,22 @@ async def test_with_wait_a_call_that_was_made_just_before_is_waited_for() -> Non
         assert seeds(await call) == [100]
 
 
+async def count_a_token(engine: FakeEngine) -> None:
+    engine.vllm.num_generated += 1
+
+
 async def test_with_wait_the_others_go_on_without_one_that_hangs_before_it_has_answered() -> None:
     good, bad = staging_engine("good"), staging_engine("bad")
     together = replace(FAKE_BACKEND, is_collective=True)
-    soon = {"hung_after_seconds": 0.5, "probe_timeout_seconds": 0.1}
+    soon = {"hung_after_seconds": 0.5, "probe_timeout_seconds": 0.3}
     async with fleet_of(
         good, bad, backend=together, pause=WAIT, is_asynchronous=True, sampling=LONG, **soon
     ) as fleet:
         prompts = [GenerateRequest((number,), seed=100 + number) for number in range(8)]
         await fleet.generate(prompts)
+        for each in (good, bad):
+            # however long the test takes until then, neither hangs
+            each.vllm.during[METRICS_PATH] = partial(count_a_token, each)
         may_go_on = asyncio.Event()
         good.vllm.during[SAMPLE_PATH] = may_go_on.wait
         bad.vllm.during[SAMPLE_PATH] = asyncio.Event().wait
@@ -100,6 +108,7 @@ async def test_with_wait_the_others_go_on_without_one_that_hangs_before_it_has_a
         await until(lambda: not fleet.workers())
         bad.vllm.reached.clear()
         bad.freeze_core()
+        del bad.vllm.during[METRICS_PATH]
         may_go_on.set()
         report = await syncing
         assert report.synced == ("good",)
