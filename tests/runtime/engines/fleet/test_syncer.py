@@ -102,7 +102,14 @@ class ShortLag(Deadlines):
 
 async def test_an_engine_that_hangs_in_its_first_probe_does_not_hold_one_that_is_verified() -> None:
     engines = {"good": FakeEngine("good"), "hung": FakeEngine("hung")}
-    engines["hung"].vllm.during[LOGPROBS_PATH] = hang
+    is_asked = asyncio.Event()
+
+    async def hang_and_tell() -> None:
+        is_asked.set()
+        await hang()
+
+    engines["hung"].vllm.during[LOGPROBS_PATH] = hang_and_tell
+    engines["good"].vllm.during[LOGPROBS_PATH] = is_asked.wait
     copy = HostCopy(FixedWeights([("w", torch.ones(4))]))
     async with (
         asyncio.timeout(GIVE_UP_SECONDS),
