@@ -9,7 +9,7 @@ import pytest
 import torch
 from fake_engine_server import FAKE_BACKEND, FakeConnection, FakeEngine, fake_backend, sha256_of
 from fake_vllm import RefusedError
-from fleet_builder import GIVE_UP_SECONDS, PROBE, TOKENS, hang, raising, until
+from fleet_builder import GIVE_UP_SECONDS, PROBE, TOKENS, SkippingClock, hang, raising, until
 from one_engine_sync import OneEngineSync
 from weight_sources import FixedWeights
 
@@ -245,14 +245,17 @@ async def test_a_refused_verb_is_a_failure_of_its_phase(
 
 
 async def test_a_sender_that_never_comes_back_is_given_up_at_the_deadline(
-    engine: FakeEngine, session: aiohttp.ClientSession
+    engine: FakeEngine, session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    clock = SkippingClock(monkeypatch)
+
     class HungConnection(FakeConnection):
         async def update(self, weights: object) -> None:
+            clock.skip(GIVE_UP_SECONDS)
             await hang()
 
     backend = fake_backend(HungConnection)
-    sync = OneEngineSync(client_of(engine, session), backend=backend, timeout_seconds=1.0)
-    async with asyncio.timeout(GIVE_UP_SECONDS):
-        with pytest.raises(SyncFailedError, match="transfer: not done within 1 s"):
+    sync = OneEngineSync(client_of(engine, session), backend=backend, timeout_seconds=GIVE_UP_SECONDS)
+    async with asyncio.timeout(3 * GIVE_UP_SECONDS):
+        with pytest.raises(SyncFailedError, match=f"transfer: not done within {GIVE_UP_SECONDS:g} s"):
             await sync.run(job(0))

@@ -123,7 +123,7 @@ async def test_an_engine_that_is_scaled_away_still_hands_over_once_the_fleet_has
 
 async def test_a_hung_engine_hands_over_what_its_server_has_and_another_one_goes_on() -> None:
     hanging, other = staging_engine("hanging"), staging_engine("other")
-    limits = {"hung_after_seconds": 0.3, "first_step_seconds": 0.3, "probe_timeout_seconds": 0.1}
+    limits = {"hung_after_seconds": 0.3, "first_step_seconds": 0.3, "probe_timeout_seconds": 0.3}
     async with aborting_fleet_of(hanging, other, **limits) as fleet:
         hanging.freeze_core()
         rollouts = await Step(fleet).rollouts()
@@ -177,7 +177,7 @@ async def test_an_engine_that_does_not_hand_over_in_time_has_its_samples_taken_b
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     frozen, other = staging_engine("frozen"), staging_engine("other")
-    limits = {"hung_after_seconds": 0.3, "first_step_seconds": 0.3, "probe_timeout_seconds": 0.1}
+    limits = {"hung_after_seconds": 0.3, "first_step_seconds": 0.3, "probe_timeout_seconds": 0.3}
     async with aborting_fleet_of(frozen, other, hand_over_seconds=0.2, **limits) as fleet:
         frozen.freeze_core()
         frozen.vllm.during[HAND_OVER_PATH] = hang

@@ -6,14 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from fake_engine_server import FakeEngine
-from fleet_builder import fleet_of, requests, seeds, sync, until, versions
+from fleet_builder import SkippingClock, fleet_of, hang, requests, seeds, sync, until, versions
 
 from grpo_runtime.engines.fleet.core import FleetCore
 from grpo_runtime.engines.routes import IS_PAUSED_PATH, SAMPLE_PATH, UPDATE_PATH
 
 pytestmark = pytest.mark.usefixtures("pod_environment")
 
-SOON = {"hung_after_seconds": 0.5, "probe_timeout_seconds": 0.1}
+SOON = {"hung_after_seconds": 0.5, "probe_timeout_seconds": 0.3}
 LATE = {"hung_after_seconds": 2.0, "probe_timeout_seconds": 0.5}
 """For engines that must not be taken for hung, on a machine that has much else to do."""
 
@@ -94,6 +94,7 @@ async def test_an_engine_that_thaws_is_synced_before_it_serves_again() -> None:
         instance = await good.instance()
         assert fleet.workers().keys() == {instance}
         assert fleet.counts().known == 2
+        assert fleet.counts().hung is None, "it has not been for long"
 
         # training continues, and nobody waits for the hung one
         assert (await sync(fleet, step=1)).synced == ("good",)
@@ -109,10 +110,9 @@ async def test_an_engine_that_thaws_is_synced_before_it_serves_again() -> None:
 
 async def test_the_progress_names_an_engine_that_stays_hung_until_it_works_again() -> None:
     good, bad = FakeEngine("good"), FakeEngine("bad")
-    async with fleet_of(good, bad, **SOON, hung_reported_after_seconds=1.0) as fleet:
+    async with fleet_of(good, bad, **SOON, hung_reported_after_seconds=0.2) as fleet:
         before = datetime.now(UTC) - timedelta(seconds=1)  # dates are whole seconds
         await (await freeze_in_a_step(fleet, bad))
-        assert fleet.counts().hung is None
         await until(lambda: fleet.counts().hung is not None)
         [told] = fleet.counts().hung or ()
         assert (told.name, told.instance) == ("bad", await bad.instance())
@@ -123,14 +123,18 @@ async def test_the_progress_names_an_engine_that_stays_hung_until_it_works_again
         assert fleet.counts().hung is None
 
 
-async def test_the_progress_names_an_engine_that_freezes_in_the_middle_of_a_transfer() -> None:
+async def test_the_progress_names_an_engine_that_freezes_in_the_middle_of_a_transfer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     good, bad = FakeEngine("good"), FakeEngine("bad")
+    clock = SkippingClock(monkeypatch)
     async with fleet_of(
-        good, bad, **SOON, hung_reported_after_seconds=0.2, sync_timeout_seconds=0.5
+        good, bad, **SOON, hung_reported_after_seconds=0.2, sync_timeout_seconds=5.0
     ) as fleet:
 
         async def never() -> None:
-            await asyncio.Event().wait()
+            clock.skip(5.0)
+            await hang()
 
         bad.vllm.during[UPDATE_PATH] = never
         assert (await sync(fleet, step=1)).synced == ("good",)
