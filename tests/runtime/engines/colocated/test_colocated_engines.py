@@ -36,12 +36,12 @@ def requests(count: int) -> list[GenerateRequest]:
 
 
 def start(
-    fakes: list[FakeLocalEngine], *, ranks_per_engine: int = 1, sync_timeout_seconds: float = 5.0
+    fakes: list[FakeLocalEngine], *, ranks_per_engine: int = 1, sync_timeout_seconds: float = 60.0
 ) -> tuple[ColocatedEngines, list[EngineExecutor]]:
     """Rank 0's engines and the other ranks; `fakes` are one for each rank."""
     slices = [
         EngineSlice(
-            RankEngine(fake, backend=IN_PROCESS, sleep_level=1, timeout_seconds=5.0),
+            RankEngine(fake, backend=IN_PROCESS, sleep_level=1, timeout_seconds=60.0),
             channel,
             ranks_per_engine=ranks_per_engine,
         )
@@ -66,7 +66,7 @@ def test_the_threads_that_use_an_engine_are_prepared_for_its_gpu() -> None:
 
     first, second = (
         EngineSlice(
-            RankEngine(fake, backend=IN_PROCESS, sleep_level=1, timeout_seconds=5.0),
+            RankEngine(fake, backend=IN_PROCESS, sleep_level=1, timeout_seconds=60.0),
             channel,
             ranks_per_engine=1,
             enter_thread=enter,
@@ -74,8 +74,8 @@ def test_the_threads_that_use_an_engine_are_prepared_for_its_gpu() -> None:
         for fake, channel in zip(good(2), FakeChannel.of(2), strict=True)
     )
     EngineExecutor(second, weights=some_weights())
-    assert ready.wait(10)
-    engines = ColocatedEngines(first, sync_timeout_seconds=5.0, num_finished=lambda: [0, 0])
+    assert ready.wait(60)
+    engines = ColocatedEngines(first, sync_timeout_seconds=60.0, num_finished=lambda: [0, 0])
     asyncio.run(engines.sync(some_weights(), version=VERSION, probe=PROBE))
     assert [name.partition("_")[0] for name in prepared] == ["engine", "engine"]
 
@@ -85,7 +85,7 @@ def good(count: int) -> list[FakeLocalEngine]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -216,7 +216,7 @@ async def test_a_rank_whose_engine_fails_says_so_in_its_main_thread() -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)

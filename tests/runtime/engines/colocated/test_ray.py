@@ -151,7 +151,7 @@ def test_a_pods_process_that_ends_at_once_is_a_lost_ray_and_its_logs_are_quoted(
     logs.mkdir(parents=True)
     (logs / "raylet.out").write_text("".join(f"line {number}\n" for number in range(100)))
     here = NodeOptions(pod=0, shape=ON_CPU, address=LOOPBACK, head=head, folder=tmp_path)
-    num_threads = threading.active_count()
+    before = set(threading.enumerate())
     with caplog.at_level("ERROR"), pytest.raises(RayLostError, match="ended in this pod while it started"):
         pod = RayPod(here, environment={}, command=(sys.executable, "-c", code))
         try:
@@ -159,7 +159,8 @@ def test_a_pods_process_that_ends_at_once_is_a_lost_ray_and_its_logs_are_quoted(
         finally:
             pod.close()
     assert "line 99" in caplog.text and "line 50" not in caplog.text
-    assert threading.active_count() == num_threads
+    # those of earlier tests may end at any time
+    assert set(threading.enumerate()) <= before
 
 
 def test_an_actor_changes_only_what_differs_in_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -106,7 +107,7 @@ def test_an_actor_that_dies_while_it_starts_is_a_lost_engine_and_not_a_lost_ray(
         pytest.raises(EngineGoneError, match=r"its Ray actor ended.*: it was shot"),
     ):
         start_actor(tmp_path)
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
     assert [path.name for path in tmp_path.iterdir()] == []
 
 
@@ -115,15 +116,16 @@ def test_a_pods_process_that_ends_while_an_actor_starts_ends_the_attempt(tmp_pat
     with pod_that(ends_itself, folder=tmp_path), pytest.raises(RayLostError, match="Ray has ended") as caught:
         start_actor(tmp_path)
     assert describe_failure(caught.value).exit_code == ExitCode.TRANSIENT
-    assert open_descriptors() == before
+    assert open_descriptors() <= before
 
 
-def open_descriptors() -> list[str]:
+def open_descriptors() -> Counter[str]:
+    """Sockets and processes that this process holds, of which those of earlier tests may go at any time."""
     found = []
     for path in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):
             found.append(str(path.readlink()))
-    return sorted(name for name in found if name.startswith(("socket:", "anon_inode:[pidfd]")))
+    return Counter(name for name in found if name.startswith(("socket:", "anon_inode:[pidfd]")))
 
 
 _LEAVES_ONE_BEHIND = """

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ from grpo_runtime.weight_sync.registry import SHARED_MEMORY
 REQUESTS = [GenerateRequest(prompt_ids=(1, 2), seed=seed + 2**60) for seed in range(4)]
 TOKENS = [token_of(request.seed) for request in REQUESTS]
 PROBE = Probe(token_ids=(1, 2, 3), logprobs=(-0.1, -2 / 3), tolerance=1e-4)
-LIMITS = ChildLimits(hung_after_seconds=2.0, call_seconds=30.0, start_seconds=60.0)
+LIMITS = ChildLimits(hung_after_seconds=60.0, call_seconds=60.0, start_seconds=60.0)
+"""More than a busy machine lets an engine wait that goes on."""
+SOON = replace(LIMITS, hung_after_seconds=2.0)
 VERSION = PolicyVersion(attempt=1, step=3)
 
 
@@ -43,6 +46,7 @@ class Rank:
         accidents: list[tuple[str, str]],
         logprobs: tuple[float, ...],
         start_process: StartProcess,
+        limits: ChildLimits,
     ) -> None:
         self._starts = folder / "starts"
         self._plan = folder / "plan"
@@ -53,6 +57,7 @@ class Rank:
             "logprobs": logprobs,
         }
         self._start_process = start_process
+        self._limits = limits
         self.children: list[ChildEngine] = []
         self.memory: list[str] = []
         """When the rank gave memory back, and when an engine took it."""
@@ -66,7 +71,7 @@ class Rank:
 
     def _start(self) -> ChildEngine:
         self.memory.append("start")
-        child = ChildEngine(self._start_process, message=self._message, limits=LIMITS)
+        child = ChildEngine(self._start_process, message=self._message, limits=self._limits)
         self.children.append(child)
         return child
 
@@ -115,8 +120,9 @@ def rank(tmp_path: Path, forked: StartProcess) -> Iterator[MakeRank]:
         *accidents: tuple[str, str],
         logprobs: tuple[float, ...] = PROBE.logprobs,
         start_process: StartProcess = forked,
+        limits: ChildLimits = LIMITS,
     ) -> Rank:
-        made.append(Rank(tmp_path, list(accidents), logprobs, start_process))
+        made.append(Rank(tmp_path, list(accidents), logprobs, start_process, limits))
         return made[-1]
 
     yield make
@@ -183,7 +189,7 @@ def test_a_crash_is_told_by_its_cause_and_mended(rank: MakeRank, caplog: pytest.
 
 
 def test_a_stopped_process_is_killed_and_replaced(rank: MakeRank, caplog: pytest.LogCaptureFixture) -> None:
-    one = rank(("sampled 1", "SIGSTOP"))
+    one = rank(("sampled 1", "SIGSTOP"), limits=SOON)
     one.run_step(0)  # its first generation, in which it may compile
     for step, place in enumerate(("update", "finish", "sampled 2")):
         one.run_step(2 * step + 1)
@@ -197,7 +203,7 @@ def test_a_stopped_process_is_killed_and_replaced(rank: MakeRank, caplog: pytest
 def test_an_engine_that_hangs_while_its_process_goes_on_is_replaced(
     rank: MakeRank, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = rank()
+    one = rank(limits=SOON)
     one.run_step()
     one.plan(("sampled 1", "hang"))
     one.run_step(4)
@@ -221,7 +227,7 @@ def test_an_engine_that_ended_and_left_a_process_of_its_own_is_not_called_hung_a
 def test_an_engine_that_compiles_in_its_first_generation_is_left_to_it(
     rank: MakeRank, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = rank(("probe", "compile"), ("sample", "compile"), ("sampled 1", "compile"))
+    one = rank(("probe", "compile"), ("sample", "compile"), ("sampled 1", "compile"), limits=SOON)
     one.run_step()
     one.run_step(4)
     assert not lost(caplog)
