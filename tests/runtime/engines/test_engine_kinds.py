@@ -162,7 +162,7 @@ def test_a_rank_gets_weights_into_it_and_samples(tmp_path: Path, monkeypatch: py
     made = make_engine_of(registered(fixed, monkeypatch), given)
     assert fixed.is_imported
     assert fixed.made == [(run, tmp_path, "engine-3")]
-    engine = RankEngine(made, backend=IN_PROCESS, sleep_level=1, timeout_seconds=5.0)
+    engine = RankEngine(made, backend=IN_PROCESS, sleep_level=1, timeout_seconds=60.0)
     engine.sync(some_weights(), version=VERSION, probe=None)
     [rollout] = engine.generate([GenerateRequest(prompt_ids=(1, 2), seed=8)])
     assert set(rollout.completion_ids) == {token_of(8)}

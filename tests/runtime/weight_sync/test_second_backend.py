@@ -67,7 +67,7 @@ async def test_an_engine_that_fails_does_not_fail_those_that_share_its_sender_an
 
 async def test_an_engine_in_a_training_process_takes_it_too() -> None:
     fake = FakeLocalEngine(receiver=FILE.make_receiver(ReceiverSettings(layout=SHAPES)))
-    engine = RankEngine(fake, backend=FILE, sleep_level=0, timeout_seconds=5.0)
+    engine = RankEngine(fake, backend=FILE, sleep_level=0, timeout_seconds=60.0)
     for step in range(2):
         report = await asyncio.to_thread(
             engine.sync, some_weights(), version=PolicyVersion(1, step), probe=None

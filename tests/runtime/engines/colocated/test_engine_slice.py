@@ -27,7 +27,7 @@ def test_the_ranks_of_an_engine_sample_the_same_requests_and_engines_share_all_o
     fakes = [FakeLocalEngine() for _ in range(4)]
     slices = [
         EngineSlice(
-            RankEngine(fake, backend=IN_PROCESS, sleep_level=1, timeout_seconds=5.0),
+            RankEngine(fake, backend=IN_PROCESS, sleep_level=1, timeout_seconds=60.0),
             channel,
             ranks_per_engine=2,
         )

@@ -22,7 +22,7 @@ LOAD = ["start", "update", "finish"]
 
 
 def make(fake: FakeLocalEngine, *, sleep_level: int) -> RankEngine:
-    return RankEngine(fake, backend=IN_PROCESS, sleep_level=sleep_level, timeout_seconds=1.0)
+    return RankEngine(fake, backend=IN_PROCESS, sleep_level=sleep_level, timeout_seconds=60.0)
 
 
 def run_step(engine: RankEngine, step: int) -> None:
@@ -36,7 +36,7 @@ def test_what_the_trainer_has_cached_is_given_back_before_each_time_the_engine_t
         fake,
         backend=IN_PROCESS,
         sleep_level=2,
-        timeout_seconds=1.0,
+        timeout_seconds=60.0,
         release_memory=lambda: fake.calls.append("release"),
     )
     run_step(engine, 0)
@@ -137,7 +137,7 @@ def test_no_sync_ends_while_a_copy_of_the_policy_is_still_being_made(is_refused:
         Refusing(),
         backend=replace(IN_PROCESS, prepare=SlowlyCopied),
         sleep_level=0,
-        timeout_seconds=1.0,
+        timeout_seconds=60.0,
     )
     try:
         engine.sync(some_weights(), version=PolicyVersion(1, 0), probe=None)

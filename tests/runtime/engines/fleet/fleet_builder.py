@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-import pytest
 import torch
 from fake_engine_server import FAKE_BACKEND, FakeEngine
 from fake_vllm import Happening
@@ -104,20 +103,6 @@ async def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
-
-
-class SkippingClock:
-    """The clock of the event loop, on which the deadlines of calls are. It may skip time that a test would
-    only wait for: deadlines can then be so long that a busy machine reaches no other one."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        loop = asyncio.get_running_loop()
-        now, self._skipped = loop.time, 0.0
-        monkeypatch.setattr(loop, "time", lambda: now() + self._skipped)
-
-    def skip(self, seconds: float) -> None:
-        """What begins to wait after this does not notice it."""
-        self._skipped += seconds
 
 
 async def hang() -> None:

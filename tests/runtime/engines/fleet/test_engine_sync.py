@@ -9,8 +9,9 @@ import pytest
 import torch
 from fake_engine_server import FAKE_BACKEND, FakeConnection, FakeEngine, fake_backend, sha256_of
 from fake_vllm import RefusedError
-from fleet_builder import GIVE_UP_SECONDS, PROBE, TOKENS, SkippingClock, hang, raising, until
+from fleet_builder import GIVE_UP_SECONDS, PROBE, TOKENS, hang, raising, until
 from one_engine_sync import OneEngineSync
+from skipping_clock import SkippingClock
 from weight_sources import FixedWeights
 
 from grpo_api.contract.versions import PolicyVersion

@@ -3,13 +3,16 @@
 import asyncio
 import logging
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
-from fake_engine_server import FakeEngine
-from fleet_builder import SkippingClock, fleet_of, hang, requests, seeds, sync, until, versions
+from fake_engine_server import FakeConnection, FakeEngine, fake_backend
+from fleet_builder import fleet_of, hang, requests, seeds, sync, until, versions
+from skipping_clock import SkippingClock
 
 from grpo_runtime.engines.fleet.core import FleetCore
 from grpo_runtime.engines.routes import IS_PAUSED_PATH, SAMPLE_PATH, UPDATE_PATH
+from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
 pytestmark = pytest.mark.usefixtures("pod_environment")
 
@@ -127,15 +130,23 @@ async def test_the_progress_names_an_engine_that_freezes_in_the_middle_of_a_tran
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     good, bad = FakeEngine("good"), FakeEngine("bad")
-    clock = SkippingClock(monkeypatch)
-    async with fleet_of(
-        good, bad, **SOON, hung_reported_after_seconds=0.2, sync_timeout_seconds=5.0
-    ) as fleet:
+    clock, seconds, is_delivered = SkippingClock(monkeypatch), 4.0, asyncio.Event()
 
-        async def never() -> None:
-            clock.skip(5.0)
-            await hang()
+    class Telling(FakeConnection):
+        async def update(self, weights: HostCopy) -> None:
+            await super().update(weights)
+            is_delivered.set()
 
+    async def never() -> None:
+        # the other one, which has the same deadline, is done
+        await is_delivered.wait()
+        clock.skip(seconds)
+        await hang()
+
+    backend = fake_backend(Telling)
+    reported: dict[str, Any] = {"hung_reported_after_seconds": 0.2, "sync_timeout_seconds": seconds}
+    async with fleet_of(good, bad, backend=backend, **SOON, **reported) as fleet:
+        is_delivered.clear()
         bad.vllm.during[UPDATE_PATH] = never
         assert (await sync(fleet, step=1)).synced == ("good",)
         await until(lambda: fleet.counts().hung is not None)

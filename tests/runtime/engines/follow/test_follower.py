@@ -11,6 +11,7 @@ import pytest
 from disk_in_a_folder import small_files
 from polling import wait_until
 from receiver_harness import Receiver, packed, some_weights
+from skipping_clock import SkippingClock
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines.follow.follower import CheckedVersions, EngineHungError, Follower
@@ -198,12 +199,13 @@ async def test_a_version_that_failed_is_tried_again_less_and_less_often(
 
 @pytest.mark.parametrize("step", ["pause", "finish", "resume"])
 async def test_an_engine_that_hangs_in_a_step_that_cannot_be_given_up_ends_the_following(
-    step: str, versions: CheckedVersions, tmp_path: Path
+    step: str, versions: CheckedVersions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = Engine(versions.local.root)
-    followed = Followed(engine)
+    followed, clock = Followed(engine), SkippingClock(monkeypatch)
 
     async def hang(*_: object) -> None:
+        clock.skip(SECONDS)
         await asyncio.Event().wait()
 
     setattr(followed, step, hang)
@@ -213,9 +215,9 @@ async def test_an_engine_that_hangs_in_a_step_that_cannot_be_given_up_ends_the_f
         followed,  # type: ignore[arg-type]
         served="version-000001-000000",
         interval_seconds=60.0,
-        timeout_seconds=0.5,
+        timeout_seconds=SECONDS,
     )
-    with pytest.raises(EngineHungError, match=f"the engine did not {step} within 0.5 s"):
+    with pytest.raises(EngineHungError, match=f"the engine did not {step} within 30 s"):
         await follower.run(asyncio.Event())
     await engine.shutdown()
 
