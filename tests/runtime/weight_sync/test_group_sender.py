@@ -208,13 +208,13 @@ async def test_nobody_is_too_slow_when_a_transfer_to_all_of_them_ends_with_the_d
 
 
 @contextmanager
-def weights_that_do_not_come(*, before: float = GIVE_UP_SECONDS) -> Iterator[HostCopy]:
-    """Not before so many seconds."""
+def weights_that_do_not_come() -> Iterator[HostCopy]:
+    """Not before the block ends."""
     may_come = threading.Event()
 
     class Late(FixedWeights):
         def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-            may_come.wait(before)
+            may_come.wait(GIVE_UP_SECONDS)
             return super().tensors()
 
     try:

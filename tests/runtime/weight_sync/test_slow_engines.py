@@ -1,6 +1,5 @@
 """Engines that take every buffer, and take long for all of them: nothing stalls, and yet others wait."""
 
-import time
 from contextlib import AsyncExitStack
 
 import pytest
@@ -79,9 +78,9 @@ async def test_an_engine_that_is_slower_than_the_others_is_named_and_they_get_th
         assert deadlines.shared_seconds() == TIMEOUT_SECONDS / 4
 
         # without it they are as quick as they were
-        start = time.monotonic()
+        messages.clear()
         assert await sync(sender, copy_of(2), engines=set(quick), version="1.2") == set()
-        assert time.monotonic() - start < TIMEOUT_SECONDS / 4
+        assert messages == [], "not within what quick ones may take"
         await require_served(quick, step=2)
         await sender.shutdown()
 
