@@ -75,22 +75,35 @@ def prepared(backend: str, seed: int) -> Any:
     return prepare(backend, some_weights(seed))
 
 
+class LongMeetings(Deadlines):
+    """Those of engines that may take their time to meet, as short as the others may be."""
+
+    def meeting_seconds(self) -> float:
+        return 30.0
+
+
 def make_group_sender(
-    backend: str, channels: Mapping[str, ControlChannel], *, timeout_seconds: float
+    backend: str,
+    channels: Mapping[str, ControlChannel],
+    *,
+    timeout_seconds: float,
+    deadlines: Callable[[float], Deadlines] = Deadlines,
 ) -> WeightSender[Any]:
     """A sender to several engines of this machine."""
     peers = {
         name: Peer(channel, host="127.0.0.1", num_workers=getattr(channel, "num_workers", 1))
         for name, channel in channels.items()
     }
-    return backend_called(backend).make_sender(peers, SenderSettings(Deadlines(timeout_seconds)))
+    return backend_called(backend).make_sender(peers, SenderSettings(deadlines(timeout_seconds)))
 
 
 class OneEngineSender:
     """A sender to one engine. Its verbs raise what the engine fails with."""
 
     def __init__(self, backend: str, channel: ControlChannel, *, timeout_seconds: float) -> None:
-        self._sender = make_group_sender(backend, {ENGINE: channel}, timeout_seconds=timeout_seconds)
+        self._sender = make_group_sender(
+            backend, {ENGINE: channel}, timeout_seconds=timeout_seconds, deadlines=LongMeetings
+        )
 
     async def init(self) -> None:
         _check(await self._sender.init([ENGINE]))

@@ -178,7 +178,7 @@ async def test_the_error_of_a_receiver_that_refuses_to_meet_arrives_before_the_m
     receiver.init = refuse  # type: ignore[method-assign, assignment]
     # a sender that waited for the meeting first would only know that nobody came
     with pytest.raises(WeightSyncError, match="no such thing here"):
-        await make_sender(timeout_seconds=2.0).init()
+        await make_sender().init()
 
 
 @ends_are_apart

@@ -41,7 +41,7 @@ def receiver(backend: str) -> Receiver:
 
 @pytest.fixture
 async def sender(make_sender: MakeSender) -> AsyncIterator[OneEngineSender]:
-    sender = make_sender(timeout_seconds=4.0)
+    sender = make_sender(timeout_seconds=40.0)
     await sender.init()
     yield sender
 
@@ -76,7 +76,7 @@ async def test_an_engine_ends_when_weights_that_its_model_has_are_given_up(
 ) -> None:
     await sender.start()
     await sender.update(packed(1))
-    other = make_sender(timeout_seconds=4.0)
+    other = make_sender(timeout_seconds=40.0)
     with pytest.raises(WeightSyncError):
         await (sender.abort() if verb == "abort" else other.init())
         await other.start()
@@ -94,11 +94,13 @@ async def test_an_engine_ends_when_the_bytes_are_not_those_that_were_sent(
 
 @pytest.mark.parametrize("backend", ["gloo"], indirect=True)
 async def test_an_engine_ends_when_a_transfer_into_its_model_breaks_off(
-    receiver: Receiver, sender: OneEngineSender
+    receiver: Receiver, make_sender: MakeSender
 ) -> None:
     def fail() -> None:
         raise WeightSyncError("the trainer has an accident")
 
+    sender = make_sender(timeout_seconds=4.0)
+    await sender.init()
     await sender.start()
     # by then the first tensor is there
     weights = packed(1, alter=accident(fail, before=30), buffer_bytes=512)
@@ -121,7 +123,7 @@ async def test_an_update_that_is_refused_leaves_the_old_weights_and_the_engine(
 
 async def test_the_trainers_copy_on_this_machine_needs_no_room() -> None:
     receiver = Receiver("shared_memory", has_room=False)
-    sender = OneEngineSender("shared_memory", receiver, timeout_seconds=4.0)
+    sender = OneEngineSender("shared_memory", receiver, timeout_seconds=40.0)
     await sender.init()
     await sender.start()
     await sender.update(packed(1))

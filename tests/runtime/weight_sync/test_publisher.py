@@ -14,6 +14,7 @@ from fleet_builder import sync, unsynced_fleet_of, until
 from guard_environment import guard_environment
 from pod_builder import run_config
 from receiver_harness import packed
+from skipping_clock import SkippingClock
 
 from grpo_api.contract.run_config import JobRef
 from grpo_api.contract.versions import PolicyVersion
@@ -121,13 +122,29 @@ async def test_a_store_that_stands_still_is_not_taken_for_an_engine_that_does(st
         assert (await syncing).synced == ("a",)
 
 
-async def test_a_store_that_is_slow_and_goes_on_is_waited_for(store: TroubledStore) -> None:
-    publisher, pause = publisher_to(store), threading.Event()
-    store.before_piece = lambda: pause.wait(0.02) and None
+async def test_a_store_that_is_slow_and_goes_on_is_waited_for(
+    store: TroubledStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever more is written, as much time passes as that may take."""
+    publisher, clock, loop = publisher_to(store), SkippingClock(monkeypatch), asyncio.get_running_loop()
+    seen = [0]
+
+    async def pass_time() -> None:
+        num_written = publisher._publication(copy).num_bytes
+        if num_written > seen[-1]:
+            seen.append(num_written)
+            clock.skip(SECONDS)
+        # who waits looks at it
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    def before_piece() -> None:
+        asyncio.run_coroutine_threadsafe(pass_time(), loop).result(SECONDS)
+
+    store.before_piece = before_piece
     copy = begun(publisher)
-    start = asyncio.get_running_loop().time()
-    assert (await publisher.wait_until_published(copy, stall_seconds=0.2)).name == NAME
-    assert asyncio.get_running_loop().time() - start > 0.2
+    assert (await publisher.wait_until_published(copy, stall_seconds=SECONDS)).name == NAME
+    assert len(seen) > 3
 
 
 async def test_an_error_that_does_not_speak_of_the_files_has_none_of_them_read(store: TroubledStore) -> None:

@@ -5,9 +5,12 @@ import asyncio
 import pytest
 from backends import BACKENDS
 from receiver_harness import Receiver, make_group_sender, prepared, some_weights
+from skipping_clock import SkippingClock
 
 from grpo_runtime.weight_sync.interface import ControlChannel, Reach, WeightSender, WeightSyncError
 from grpo_runtime.weight_sync.tag import TAG_BYTES
+
+SECONDS = 40.0
 
 
 async def sync(sender: WeightSender[object], weights: object, *, engines: set[str], version: str) -> set[str]:
@@ -19,7 +22,7 @@ async def sync(sender: WeightSender[object], weights: object, *, engines: set[st
 
 async def test_all_engines_of_a_sender_get_the_weights_of_every_sync(backend: str) -> None:
     receivers = {name: Receiver(backend) for name in "abc"}
-    sender = make_group_sender(backend, receivers, timeout_seconds=10.0)
+    sender = make_group_sender(backend, receivers, timeout_seconds=SECONDS)
     assert await sender.init(receivers) == {}
     for step in (1, 2):
         failed = await sync(sender, prepared(backend, step), engines=set(receivers), version=f"1.{step}")
@@ -35,7 +38,9 @@ async def test_what_is_sent_counts_once_for_each_group_or_connection_or_version(
     receivers = {name: Receiver(backend) for name in "abc"}
     weights = prepared(backend, 1)
     for names in ("ab", "c"):
-        sender = make_group_sender(backend, {name: receivers[name] for name in names}, timeout_seconds=10.0)
+        sender = make_group_sender(
+            backend, {name: receivers[name] for name in names}, timeout_seconds=SECONDS
+        )
         assert await sender.init(names) == {}
         assert await sync(sender, weights, engines=set(names), version="1.1") == set()
         await sender.shutdown()
@@ -56,7 +61,8 @@ async def test_an_engine_that_refuses_is_named_and_the_others_go_on(backend: str
 
     setattr(bad, verb, refuse)
     channels: dict[str, ControlChannel] = {"good": good, "bad": bad}
-    sender = make_group_sender(backend, channels, timeout_seconds=10.0)
+    # the good one meets nobody for a quarter of it
+    sender = make_group_sender(backend, channels, timeout_seconds=10.0 if verb == "init" else SECONDS)
     failed = await sender.init(channels)
     assert failed.keys() == ({"bad"} if verb == "init" else set())
     outcome = await sync(sender, prepared(backend, 1), engines=channels.keys() - failed.keys(), version="1.1")
@@ -66,17 +72,25 @@ async def test_an_engine_that_refuses_is_named_and_the_others_go_on(backend: str
 
 
 async def test_an_engine_that_never_answers_is_given_up_at_the_deadline_and_the_others_are_not(
-    backend: str,
+    backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good, stuck = Receiver(backend), Receiver(backend)
+    finish, has_finished, clock = good.finish, asyncio.Event(), SkippingClock(monkeypatch)
 
-    async def never(*_: object) -> None:
+    async def tell(version: str) -> None:
+        await finish(version)
+        has_finished.set()
+
+    async def never(version: str) -> None:
+        # the other one, which has the same deadline, is done
+        await has_finished.wait()
+        clock.skip(SECONDS)
         await asyncio.Event().wait()
 
     channels: dict[str, ControlChannel] = {"good": good, "stuck": stuck}
-    sender = make_group_sender(backend, channels, timeout_seconds=2.0)
+    sender = make_group_sender(backend, channels, timeout_seconds=SECONDS)
     assert await sender.init(channels) == {}
-    stuck.finish = never  # type: ignore[method-assign, assignment]
+    good.finish, stuck.finish = tell, never  # type: ignore[method-assign]
     assert await sync(sender, prepared(backend, 1), engines=set(channels), version="1.1") == {"stuck"}
     assert good.serves(some_weights(1))
     await sender.shutdown()
@@ -84,7 +98,7 @@ async def test_an_engine_that_never_answers_is_given_up_at_the_deadline_and_the_
 
 async def test_engines_that_are_not_named_are_left_alone(backend: str) -> None:
     receivers = {name: Receiver(backend) for name in "ab"}
-    sender = make_group_sender(backend, receivers, timeout_seconds=10.0)
+    sender = make_group_sender(backend, receivers, timeout_seconds=SECONDS)
     assert await sender.init({"a"}) == {}
     assert await sync(sender, prepared(backend, 1), engines={"a"}, version="1.1") == set()
     assert (receivers["a"].version, receivers["b"].version) == ("1.1", "initial")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from disk_in_a_folder import JOB, small_files, wait_for_writers
+from polling import wait_until
 from receiver_harness import accident, packed, some_weights, stall
 from safetensors.torch import load_file
 
@@ -153,7 +154,7 @@ def test_an_attempt_removes_what_was_never_committed_and_keeps_what_was(tmp_path
     stalled = packed(2, alter=accident(stall(until)))
     try:
         first.publish(stalled, PolicyVersion(1, 2))
-        wait_until_exists(tmp_path / ".tmp-version-000001-000002")
+        wait_until((tmp_path / ".tmp-version-000001-000002").exists, "the second version to be begun")
         second = small_files(tmp_path, attempt=2)
         second.begin_attempt()
         assert versions_in(tmp_path) == [".tmp-of-somebody-else", name]
@@ -163,15 +164,6 @@ def test_an_attempt_removes_what_was_never_committed_and_keeps_what_was(tmp_path
         first.published(stalled).result(SECONDS)
     newer = publish(second, 1, attempt=2)
     assert (tmp_path / "LATEST").read_text() == f"{newer}\n"
-
-
-def wait_until_exists(path: Path) -> None:
-    waiting = threading.Event()
-    for _ in range(500):
-        if path.exists():
-            return
-        waiting.wait(0.02)
-    raise AssertionError(f"there is no {path}")
 
 
 def test_a_lower_attempt_neither_begins_nor_writes_once_a_higher_one_has_begun(tmp_path: Path) -> None:
