@@ -20,6 +20,7 @@ from chats import (
     tokens,
     written,
 )
+from skipping_clock import SkippingClock
 
 from grpo_runtime.gateway.chat_request import ChatRequest, Terms, read_chat_request
 from grpo_runtime.gateway.gateway import Gateway
@@ -357,9 +358,14 @@ async def test_what_an_agent_still_asks_at_its_end_is_given_up(num_calls: int):
     assert found.record.rollouts() == []
 
 
-async def end_late(found: Session, playing: "asyncio.Task[Any]", policy: HeldPolicy) -> None:
+async def end_late(
+    found: Session, playing: "asyncio.Task[Any]", policy: HeldPolicy, clock: SkippingClock
+) -> None:
     """The time of a session ends while engines sample for it, which is not its agent's fault; then they
     answer, and the agent is cancelled."""
+    async with asyncio.timeout(HUNG_SECONDS):
+        await policy.begun.wait()
+    clock.skip(HUNG_SECONDS)
     async with asyncio.timeout(HUNG_SECONDS):
         while not found.is_cut:
             await asyncio.wait({playing}, timeout=0.01)
@@ -368,9 +374,11 @@ async def end_late(found: Session, playing: "asyncio.Task[Any]", policy: HeldPol
         assert await playing is None
 
 
-async def test_an_agent_whose_time_is_over_ends_once_what_it_asked_is_sampled():
+async def test_an_agent_whose_time_is_over_ends_once_what_it_asked_is_sampled(
+    monkeypatch: pytest.MonkeyPatch,
+):
     served, policy = held()
-    found = session(limits=Limits(seconds=0.05))
+    found, clock = session(limits=Limits(seconds=HUNG_SECONDS)), SkippingClock(monkeypatch)
 
     async def agent(key: str) -> None:
         async with served.http(key) as client:
@@ -378,13 +386,16 @@ async def test_an_agent_whose_time_is_over_ends_once_what_it_asked_is_sampled():
             await asyncio.Event().wait()
 
     playing = asyncio.create_task(served.gateway.play(found, agent))
-    await end_late(found, playing, policy)
+    await end_late(found, playing, policy, clock)
     assert (found.record.num_calls, policy.num_given_up) == (1, 0)
 
 
-async def test_an_agent_whose_time_is_over_ends_once_its_judge_has_answered_and_asks_it_nothing_more():
+async def test_an_agent_whose_time_is_over_ends_once_its_judge_has_answered_and_asks_it_nothing_more(
+    monkeypatch: pytest.MonkeyPatch,
+):
     served, policy = held()
-    found, judge = session(limits=Limits(seconds=0.05)), session(is_trained=False)
+    found, judge = session(limits=Limits(seconds=HUNG_SECONDS)), session(is_trained=False)
+    clock = SkippingClock(monkeypatch)
     body = {"model": "policy", "messages": [USER]}
     status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -395,7 +406,7 @@ async def test_an_agent_whose_time_is_over_ends_once_its_judge_has_answered_and_
             await asyncio.Event().wait()
 
     playing = asyncio.create_task(served.gateway.play(found, agent))
-    await end_late(found, playing, policy)
+    await end_late(found, playing, policy, clock)
     assert (judge.record.num_calls, judge.is_cut, policy.num_given_up) == (1, True, 0)
     assert not status.done() or status.result() == 429
 

@@ -67,8 +67,8 @@ def waits(task):
     child = subprocess.Popen(["sleep", "300"])
     leaves = ["sh", "-c", "setsid sleep 300 >/dev/null 2>&1 & echo $!"]
     left = subprocess.run(leaves, check=True, capture_output=True, text=True).stdout
-    Path(task["columns"]["pids"]).write_text(f"{os.getpid()}\n{child.pid}\n{left}")
     print("waits", flush=True)
+    Path(task["columns"]["pids"]).write_text(f"{os.getpid()}\n{child.pid}\n{left}")
     time.sleep(300)
 
 

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from chats import END, MAX_MODEL_LEN, chat_tokenizer, tokens
 from playing import HUNG_SECONDS, Policy, play_groups, whole
+from skipping_clock import SkippingClock
 
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.errors import UserError
@@ -115,9 +116,14 @@ async def test_a_program_that_comes_to_a_limit_is_cut_and_the_end_of_its_output_
     assert episode.trajectory["output"].endswith("[end of standard output]\nasks\nasks\nasks")
 
 
-async def test_a_program_whose_time_is_over_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    [episode] = await play("waits", counts_up, columns={"pids": str(pids)}, limits=Limits(seconds=3))
+async def test_a_program_whose_time_is_over_ends_with_all_that_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids, clock, limits = tmp_path / "pids", SkippingClock(monkeypatch), Limits(seconds=HUNG_SECONDS / 2)
+    playing = asyncio.ensure_future(play("waits", counts_up, columns={"pids": str(pids)}, limits=limits))
+    await until(lambda: is_written(pids))
+    clock.skip(limits.seconds)
+    [episode] = await playing
     assert (episode.num_sampled, episode.is_terminated, episode.returned) == (2, False, None)
     assert episode.trajectory is not None
     assert episode.trajectory["output"] == "[end of standard output]\nwaits"
@@ -125,16 +131,23 @@ async def test_a_program_whose_time_is_over_ends_with_all_that_it_has_started(tm
     assert len(found) == 3 and not any(is_running(pid) for pid in found)
 
 
-async def test_what_a_program_wrote_that_called_nothing_in_its_time_is_told() -> None:
-    sentence = r"it got no answer within limits\.seconds \(1\), and wrote: \[end of standard error\]\nloads$"
+async def test_what_a_program_wrote_that_called_nothing_in_its_time_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, clock, limits = tmp_path / "written", SkippingClock(monkeypatch), Limits(seconds=30)
+    program = ["sh", "-c", f"echo loads >&2; touch {written}; exec sleep 300"]
+    playing = asyncio.ensure_future(play(program, counts_up, limits=limits))
+    await until(written.exists)
+    clock.skip(limits.seconds)
+    sentence = r"it got no answer within limits\.seconds \(30\), and wrote: \[end of standard error\]\nloads$"
     with pytest.raises(FunctionFailedError, match=sentence):
-        await play(["sh", "-c", "echo loads >&2; exec sleep 300"], counts_up, limits=Limits(seconds=1))
+        await playing
 
 
 async def test_the_processes_of_a_program_end_with_its_worker(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     playing = asyncio.ensure_future(play("waits", counts_up, columns={"pids": str(pids)}))
-    await until(lambda: pids.exists() and len(pids.read_text().split()) == 3)
+    await until(lambda: is_written(pids))
     playing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await playing
@@ -229,6 +242,11 @@ def test_the_last_line_is_a_reward_where_it_is_one(output: str, reward: float | 
 def test_a_last_line_that_is_meant_as_a_reward_and_is_none_is_an_error(output: str) -> None:
     with pytest.raises((TypeError, ValueError), match=r"the agent returned|no JSON"):
         result_of_output(output)
+
+
+def is_written(pids: Path) -> bool:
+    """Whether the program that waits has written all that it writes."""
+    return pids.exists() and pids.read_text().count("\n") == 3
 
 
 def is_running(pid: int) -> bool:

@@ -1,6 +1,7 @@
 """Episodes of agents in their own process, over engines that are a fake: what is trained, and what happens
 when an agent fails."""
 
+import asyncio
 import math
 import os
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from chats import END, chat_tokenizer, tokens, written
 from playing import SEEDS, Policy, group_of, play_groups, whole
+from skipping_clock import SkippingClock
 
 from grpo_api.contract.environment import Env
 from grpo_runtime.gateway.session import Limits
@@ -175,9 +177,13 @@ async def test_an_agent_that_always_fails_ends_the_run_with_its_words(agent: str
         await play(agent, Policy(counts_up))
 
 
-async def test_an_episode_whose_time_is_over_is_cut_and_no_failure():
-    policy = Policy(counts_up)
-    for episode in await play("waits_after_its_call", policy, limits=Limits(seconds=3)):
+async def test_an_episode_whose_time_is_over_is_cut_and_no_failure(monkeypatch: pytest.MonkeyPatch):
+    policy, clock, limits = Policy(counts_up), SkippingClock(monkeypatch), Limits(seconds=30)
+    playing = asyncio.ensure_future(play("waits_after_its_call", policy, limits=limits))
+    while len(policy.requests) < len(SEEDS) and not playing.done():
+        await asyncio.wait([playing], timeout=0.05)
+    clock.skip(limits.seconds)
+    for episode in await playing:
         assert (episode.num_sampled, episode.is_terminated, episode.returned) == (2, False, None)
     assert len(policy.requests) == len(SEEDS)
 

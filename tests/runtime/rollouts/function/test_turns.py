@@ -255,7 +255,8 @@ async def test_a_function_that_fails_once_makes_what_is_not_finished_again_and_n
     monkeypatch.setenv("FAILS", fails)
     monkeypatch.setenv("HAS_FAILED", str(tmp_path / "has-failed"))
     engines, told = CountingEngines(), []
-    rollouts = await make("fails_once", engines=engines, told=told, timeout_seconds=5)
+    seconds = 5 if fails == "hangs" else 60
+    rollouts = await make("fails_once", engines=engines, told=told, timeout_seconds=seconds)
     assert (tmp_path / "has-failed").exists()
     undisturbed = await make("with_a_tool")
     assert [rollout.completion_ids for rollout in rollouts] == [one.completion_ids for one in undisturbed]
