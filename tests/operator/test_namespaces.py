@@ -144,6 +144,6 @@ async def test_an_operator_writes_nothing_about_a_job_of_a_namespace_that_is_lef
 
 
 async def until(check: Any) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not check():  # noqa: ASYNC110 - the filter has no event to wait for
             await asyncio.sleep(0.001)

@@ -299,12 +299,12 @@ async def test_trainers_of_one_namespace_that_do_not_answer_delay_no_other_names
         return answer()
 
     polling = asyncio.create_task(Poller(cache, state, ask, wake=lambda key: None, seconds=0.05).run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while asked["other"] < 5:  # noqa: ASYNC110 - the poller has no event to wait for
             await asyncio.sleep(0.01)
     assert asked["silent"] == POLLS_IN_FLIGHT_OF_A_NAMESPACE < POLLS_IN_FLIGHT
     silence.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while asked["silent"] < 100:  # noqa: ASYNC110 - the poller has no event to wait for
             await asyncio.sleep(0.01)
     polling.cancel()
@@ -321,7 +321,7 @@ async def test_the_polls_of_many_jobs_are_spread_over_the_time_between_two(state
         return answer()
 
     polling = asyncio.create_task(Poller(cache, state, ask, wake=lambda key: None, seconds=0.4).run())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(asked) < 8:  # noqa: ASYNC110 - the poller has no event to wait for
             await asyncio.sleep(0.01)
     polling.cancel()

@@ -74,7 +74,7 @@ class Running:
 
 
 async def until(check) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not check():  # noqa: ASYNC110 - the queue has no event to wait for
             await asyncio.sleep(0.001)
 

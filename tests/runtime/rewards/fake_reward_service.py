@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime
+import itertools
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from aiohttp import web
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from skipping_clock import SkippingClock
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -59,6 +61,23 @@ def body(content: Any) -> Answer:
 async def hang(request: web.Request) -> web.StreamResponse:
     await asyncio.Event().wait()
     raise AssertionError
+
+
+TIMEOUT_SECONDS = 30.0
+"""Of a function whose service is silent."""
+
+
+def silence(clock: SkippingClock, *, of: int = 1) -> Answer:
+    """Answers nothing. Once so many calls wait, their time is over."""
+    numbers = itertools.count(1)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if next(numbers) % of == 0:
+            # the client rounds up to whole seconds
+            clock.skip(TIMEOUT_SECONDS + 1)
+        return await hang(request)
+
+    return answer
 
 
 async def cut_off(request: web.Request) -> web.StreamResponse:

@@ -9,9 +9,21 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from fake_reward_service import body, cut_off, endless, hang, raw, serving, status, write_certificate
+from fake_reward_service import (
+    TIMEOUT_SECONDS,
+    body,
+    cut_off,
+    endless,
+    hang,
+    raw,
+    serving,
+    silence,
+    status,
+    write_certificate,
+)
 from pod_builder import free_port
 from reward_matrix import put_together
+from skipping_clock import SkippingClock
 
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_runtime.errors import RewardServiceUnreachableError, UserError
@@ -49,6 +61,11 @@ def function(url: str, *, folder: Path | None = None, **fields: Any) -> RewardFu
     secret = None if folder is None else "judge"
     service = RewardService(url=url, job="a-uid", secret=secret, folder=folder)
     return RewardFunction(name="judge", source=service, **{"workers": 4, **fields})
+
+
+@pytest.fixture
+async def clock(monkeypatch: pytest.MonkeyPatch) -> SkippingClock:
+    return SkippingClock(monkeypatch)
 
 
 async def ask(function: RewardFunction, *chunks: RewardRequest, patience: Patience = QUICK) -> list[Column]:
@@ -125,21 +142,27 @@ async def test_an_answer_that_is_no_list_of_rewards_fails_its_chunk_and_no_other
     assert len(service.asked) == 2
 
 
-async def test_a_chunk_without_an_answer_in_time_has_no_rewards_and_is_not_asked_again() -> None:
+async def test_a_chunk_without_an_answer_in_time_has_no_rewards_and_is_not_asked_again(
+    clock: SkippingClock,
+) -> None:
     async with serving() as service:
-        service.script = [hang]
-        late, fine = await ask(function(service.url, timeout_seconds=0.5, workers=1), chunk("a"), chunk("bb"))
+        service.script = [silence(clock)]
+        late, fine = await ask(
+            function(service.url, timeout_seconds=TIMEOUT_SECONDS, workers=1), chunk("a"), chunk("bb")
+        )
     assert late.values == [None]
     assert late.failures[0].kind is FailureKind.LOST
-    assert late.failures[0].reason == f"{service.url} did not answer within 0.5 s"
+    assert late.failures[0].reason == f"{service.url} did not answer within 30 s"
     assert fine.values == [2.0]
 
 
-async def test_a_service_that_answers_nothing_of_a_step_is_asked_again_until_it_does() -> None:
+async def test_a_service_that_answers_nothing_of_a_step_is_asked_again_until_it_does(
+    clock: SkippingClock,
+) -> None:
     async with serving() as service:
-        service.script = [hang, hang, hang]
+        service.script = [silence(clock, of=3)] * 3
         texts = ("a", "bb", "ccc")
-        columns = await ask(function(service.url, timeout_seconds=0.5), *map(chunk, texts))
+        columns = await ask(function(service.url, timeout_seconds=TIMEOUT_SECONDS), *map(chunk, texts))
     assert columns == [Column(values=[1.0]), Column(values=[2.0]), Column(values=[3.0])]
     assert len({asked["idempotencyKey"] for asked in service.asked}) == 3 < len(service.asked)
 
@@ -153,52 +176,62 @@ async def test_a_service_that_hangs_for_longer_than_our_patience_ends_the_attemp
             await ask(silent, chunk("a"), chunk("b"), patience=patience)
 
 
-async def test_an_evaluation_that_was_answered_does_not_hide_an_outage_in_the_step_behind_it() -> None:
+async def test_an_evaluation_that_was_answered_does_not_hide_an_outage_in_the_step_behind_it(
+    clock: SkippingClock,
+) -> None:
     """Both follow the same number of finished steps."""
     async with serving() as service:
-        service.script = [body({"rewards": [1]}), hang, hang]
+        service.script = [body({"rewards": [1]}), silence(clock), silence(clock)]
         # one after the other
-        asked = function(service.url, timeout_seconds=0.5, workers=1)
+        asked = function(service.url, timeout_seconds=TIMEOUT_SECONDS, workers=1)
         evaluation, *step = replace(chunk("a"), is_evaluation=True), chunk("bb"), chunk("ccc")
         columns = await ask(asked, evaluation, *step)
     assert [column.values for column in columns] == [[1.0], [None], [3.0]]
     assert len(service.asked) == 4
 
 
-async def test_an_evaluation_without_an_answer_makes_no_outage_of_one_call_of_the_step_behind_it() -> None:
+async def test_an_evaluation_without_an_answer_makes_no_outage_of_one_call_of_the_step_behind_it(
+    clock: SkippingClock,
+) -> None:
     async with serving() as service:
-        service.script = [hang, hang]
-        asked = function(service.url, timeout_seconds=0.5, workers=1)
+        service.script = [silence(clock), silence(clock)]
+        asked = function(service.url, timeout_seconds=TIMEOUT_SECONDS, workers=1)
         late = await ask(asked, replace(chunk("a"), is_evaluation=True), chunk("b"))
     assert [column.failures[0].kind for column in late] == [FailureKind.LOST, FailureKind.LOST]
     assert len(service.asked) == 2
 
 
-async def test_groups_without_an_answer_in_a_step_that_has_answers_are_not_asked_again() -> None:
+async def test_groups_without_an_answer_in_a_step_that_has_answers_are_not_asked_again(
+    clock: SkippingClock,
+) -> None:
     async with serving() as service:
-        service.script = [body({"rewards": [1]}), hang, hang]
-        asked = function(service.url, timeout_seconds=0.5, workers=2)
+        service.script = [body({"rewards": [1]}), *[silence(clock, of=2)] * 2]
+        asked = function(service.url, timeout_seconds=TIMEOUT_SECONDS, workers=2)
         columns = await ask(asked, chunk("a"), chunk("b"), chunk("c"))
     # two are sent at the same time
     assert sorted(str(column.values) for column in columns) == ["[1.0]", "[None]", "[None]"]
     assert len(service.asked) == 3
 
 
-async def test_a_step_that_has_answers_keeps_them_while_another_one_is_asked_for() -> None:
+async def test_a_step_that_has_answers_keeps_them_while_another_one_is_asked_for(
+    clock: SkippingClock,
+) -> None:
     """Of two steps in flight the chunks come in any order."""
     async with serving() as service:
-        service.script = [body({"rewards": [1]}), hang, hang, hang]
-        asked = function(service.url, timeout_seconds=0.5, workers=1)
+        service.script = [body({"rewards": [1]}), silence(clock), silence(clock), silence(clock)]
+        asked = function(service.url, timeout_seconds=TIMEOUT_SECONDS, workers=1)
         other = replace(chunk("b"), step=4)
         columns = await ask(asked, chunk("a"), other, chunk("c"), chunk("d"))
     assert [column.values for column in columns] == [[1.0], [None], [None], [None]]
     assert len(service.asked) == 4
 
 
-async def test_chunks_of_two_steps_that_are_asked_for_at_the_same_time_count_together() -> None:
+async def test_chunks_of_two_steps_that_are_asked_for_at_the_same_time_count_together(
+    clock: SkippingClock,
+) -> None:
     async with serving() as service:
-        service.script = [hang, hang]
-        asked = function(service.url, timeout_seconds=0.5, workers=2)
+        service.script = [silence(clock, of=2)] * 2
+        asked = function(service.url, timeout_seconds=TIMEOUT_SECONDS, workers=2)
         columns = await ask(asked, chunk("a"), replace(chunk("bb"), step=4))
     assert [column.values for column in columns] == [[1.0], [2.0]]
     async with serving() as service:
