@@ -1,8 +1,12 @@
 """A clock of the event loop that skips what a test would only wait for."""
 
 import asyncio
+from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
+
+T = TypeVar("T")
 
 
 class SkippingClock:
@@ -17,3 +21,10 @@ class SkippingClock:
     def skip(self, seconds: float) -> None:
         """What begins to wait after this does not notice it."""
         self._skipped += seconds
+
+    async def skip_once(self, is_so: Callable[[], bool], *, during: asyncio.Future[T], seconds: float) -> T:
+        """Skip when it is so, and return what there is at the end."""
+        while not is_so() and not during.done():
+            await asyncio.wait([during], timeout=0.02)
+        self.skip(seconds)
+        return await during

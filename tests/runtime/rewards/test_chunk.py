@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from reward_matrix import RewardMatrix, put_together
+from skipping_clock import SkippingClock
 
 from grpo_runtime.errors import UserError
 from grpo_runtime.rewards.chunk import column_of_reply
@@ -74,13 +75,17 @@ def test_a_reply_that_no_worker_makes_costs_the_rewards_of_its_chunk(reply: dict
     assert (failure.kind, failure.reason.startswith("its process wrote {")) == (FailureKind.LOST, True)
 
 
-async def test_a_chunk_that_hangs_costs_its_own_rewards_and_no_others(tmp_path: Path) -> None:
-    step = chunks(["yes", "a"], ["no", "b"], ["c", "d"], child_file=str(tmp_path / "child"))
-    async with RewardPool((example("hangs_on_no", timeout_seconds=3.0),)) as pool:
-        matrix = await scored(pool, step)
+async def test_a_chunk_that_hangs_costs_its_own_rewards_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child_file, clock = tmp_path / "child", SkippingClock(monkeypatch)
+    step = chunks(["yes", "a"], ["no", "b"], ["c", "d"], child_file=str(child_file))
+    async with RewardPool((example("hangs_on_no", timeout_seconds=30.0),)) as pool:
+        scoring = asyncio.ensure_future(scored(pool, step))
+        matrix = await clock.skip_once(child_file.exists, during=scoring, seconds=30.0)
     assert matrix.values == ((1.0,), (1.0,), (None,), (None,), (1.0,), (1.0,))
     (failure,) = matrix.failures
-    assert (failure.kind, failure.reason) == (FailureKind.LOST, "it did not answer within 3 s")
+    assert (failure.kind, failure.reason) == (FailureKind.LOST, "it did not answer within 30 s")
     assert failure.sample["completion"] == "no"
     assert matrix.metrics == {"rewards/hangs_on_no/failures": 2.0, "rewards/hangs_on_no/failed_calls": 1.0}
 

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 from reward_matrix import RewardMatrix, put_together
+from skipping_clock import SkippingClock
 
 from grpo_runtime.errors import UserError
 from grpo_runtime.process.user_code import FunctionFile
+from grpo_runtime.rewards.chunk import Column
 from grpo_runtime.rewards.pool import RewardPool
 from grpo_runtime.rewards.types import (
     BuiltinFunction,
@@ -158,14 +160,15 @@ async def test_a_function_that_fails_gives_no_rewards_in_that_step_and_works_in_
 
 
 async def test_a_hanging_function_is_ended_at_its_deadline_with_the_processes_it_started(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    child_file = tmp_path / "child"
-    async with RewardPool((example("hangs_on_no", timeout_seconds=3.0),)) as pool:
+    child_file, clock = tmp_path / "child", SkippingClock(monkeypatch)
+    async with RewardPool((example("hangs_on_no", timeout_seconds=30.0),)) as pool:
         async with asyncio.timeout(HUNG_SECONDS):
-            matrix = await scored(pool, request("no", child_file=[str(child_file)]))
+            scoring = asyncio.ensure_future(scored(pool, request("no", child_file=[str(child_file)])))
+            matrix = await clock.skip_once(lambda: is_written(child_file), during=scoring, seconds=30.0)
         assert column(matrix) == [None]
-        assert matrix.failures[0].reason == "it did not answer within 3 s"
+        assert matrix.failures[0].reason == "it did not answer within 30 s"
         assert column(await scored(pool, request("yes", child_file=[""]))) == [1.0]
     assert not is_running(int(child_file.read_text()))
 
@@ -173,12 +176,12 @@ async def test_a_hanging_function_is_ended_at_its_deadline_with_the_processes_it
 @pytest.mark.parametrize(
     ("at_the_next_import", "reason"),
     [
-        ("time.sleep(600)", "rewards: starting mine took more than 8 s"),
+        ("time.sleep(600)", "rewards: starting mine took more than 60 s"),
         ("os._exit(9)", "rewards: starting mine ended the process: its process ended with code 9"),
     ],
 )
 async def test_a_process_that_cannot_be_replaced_yet_costs_rewards_and_is_started_again_for_the_next_call(
-    tmp_path: Path, at_the_next_import: str, reason: str
+    tmp_path: Path, at_the_next_import: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second import of the module is the one that fails."""
     counter = tmp_path / "imports"
@@ -195,10 +198,18 @@ async def test_a_process_that_cannot_be_replaced_yet_costs_rewards_and_is_starte
             return [1.0] * len(completions)
     """
     function = code_in(tmp_path / "mine.py", textwrap.dedent(code))
-    group = WorkerGroup(function, start_timeout_seconds=8.0)
+    group = WorkerGroup(function, start_timeout_seconds=60.0)
+
+    async def score() -> list[Column]:
+        return [await group.score(request(text)) for text in ("no", "yes", "yes")]
+
     await group.start()
     try:
-        columns = [await group.score(request(text)) for text in ("no", "yes", "yes")]
+        scoring = asyncio.ensure_future(score())
+        if "sleep" in at_the_next_import:
+            clock = SkippingClock(monkeypatch)
+            await clock.skip_once(lambda: counter.read_text() == "xx", during=scoring, seconds=60.0)
+        columns = await scoring
     finally:
         await group.close()
     assert [column.values for column in columns] == [[None], [None], [1.0]]
@@ -321,6 +332,10 @@ async def test_a_key_that_the_config_map_lacks_is_refused_with_the_keys_it_has(t
 async def test_a_step_larger_than_a_pipe_holds_goes_through() -> None:
     matrix = await score(example("length"), request(*["x" * 5_000] * 100))
     assert column(matrix) == [5_000.0] * 100
+
+
+def is_written(path: Path) -> bool:
+    return path.exists() and path.read_text() != ""
 
 
 def is_running(pid: int) -> bool:
