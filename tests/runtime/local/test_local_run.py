@@ -58,6 +58,7 @@ def test_only_this_user_can_read_the_tokens_and_they_are_nowhere_else(tmp_path: 
     tokens = {path.read_text().strip() for path in folder.iterdir()}
     assert len(tokens) == 2 and all(len(token) > 30 for token in tokens)
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+    wait_until(command.engines, "the engine is there")
     others = [Path(f"/proc/{pid}/{file}") for pid in command.others() for file in ("cmdline", "environ")]
     assert len(others) == 4
     command.interrupt()

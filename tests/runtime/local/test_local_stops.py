@@ -118,7 +118,7 @@ def test_when_the_command_is_killed_nothing_outlives_it(tmp_path: Path) -> None:
         tmp_path, job_object(rollout={"replicas": 2}), attempts={1: {**HOLD, "ignores_sigterm": True}}
     )
     command.wait_for_steps(3)
-    assert len(command.others()) == 3
+    wait_until(lambda: len(command.others()) == 3, "both engines are started too")
     command.process.kill()
     command.process.wait()
     wait_until(lambda: command.others() == [], "all processes are gone")

@@ -60,23 +60,26 @@ async def test_a_program_that_is_not_there_is_told() -> None:
 LEAVES_OTHERS = """
 sleep 300 & echo $!
 setsid sleep 300 & echo $!
-(setsid sh -c 'echo $$; sleep 300 & echo $!; exec sleep 300' &)
-sleep 0.2
+(setsid sh -c 'echo $$; sleep 300 & echo $!; touch "$1"; exec sleep 300' sh "$1" &)
+until [ -e "$1" ]; do sleep 0.01; done
 """
 """A child, one in a session of its own, and one that was left by its parent, with a child."""
 
 
-async def test_what_a_program_leaves_behind_ends_with_it() -> None:
-    code, output, _ = await ended(await started("sh", "-c", LEAVES_OTHERS))
+async def test_what_a_program_leaves_behind_ends_with_it(tmp_path: Path) -> None:
+    code, output, _ = await ended(await started("sh", "-c", LEAVES_OTHERS, "sh", str(tmp_path / "left")))
     pids = [int(pid) for pid in output.split()]
     assert code == 0 and len(pids) == 4
     assert not any(is_running(pid) for pid in pids)
 
 
 async def test_a_program_is_asked_to_end_and_killed_where_it_does_not() -> None:
-    for trap, wanted in (("echo ends; exit 3", (3, "begins\nends\n")), ("", (137, "begins\n"))):
+    for trap, grace_seconds, wanted in (
+        ("echo ends; exit 3", HUNG_SECONDS, (3, "begins\nends\n")),
+        ("", 0.2, (137, "begins\n")),
+    ):
         script = f"trap '{trap}' TERM; echo begins; while :; do sleep 0.05; done"
-        process = await started("sh", "-c", script)
+        process = await started("sh", "-c", script, grace_seconds=grace_seconds)
         assert process.stdout is not None
         begun = await process.stdout.readline()
         process.terminate()
