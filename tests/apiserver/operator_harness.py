@@ -34,7 +34,7 @@ GROUP = ("grpo.dev", "v1alpha1")
 
 
 def wait_until(
-    what: str, check: Callable[[], Any], *, seconds: float = 30.0, poll_seconds: float = 0.1
+    what: str, check: Callable[[], Any], *, seconds: float = 60.0, poll_seconds: float = 0.1
 ) -> Any:
     """The first true answer of `check`; fails the test naming `what` after the deadline."""
     deadline = time.monotonic() + seconds
@@ -184,7 +184,7 @@ class OperatorProcess:
         """Kill it, as a crash does."""
         assert self._process is not None
         self._process.send_signal(signal.SIGKILL)
-        self._process.wait(timeout=10)
+        self._process.wait(timeout=60)
         self._process = None
 
     def stop(self) -> int:
@@ -192,7 +192,7 @@ class OperatorProcess:
         assert self._process is not None
         start = self._log.stat().st_size
         self._process.send_signal(signal.SIGTERM)
-        code = self._process.wait(timeout=15)
+        code = self._process.wait(timeout=60)
         self._process = None
         assert b"Traceback" not in self._log.read_bytes()[start:], self.log()
         return code

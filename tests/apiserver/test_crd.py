@@ -282,7 +282,7 @@ def test_kubectl_get_prints_the_columns_people_watch(job: str, jobs: Jobs, kubec
 
 def test_kubectl_wait_ends_when_a_job_is_finished(job: str, jobs: Jobs, kubectl: Kubectl):
     jobs.write_status(job, full_status().to_object())
-    kubectl.run("wait", "--for=condition=Finished", f"grpojob/{job}", "--timeout=10s")
+    kubectl.run("wait", "--for=condition=Finished", f"grpojob/{job}", "--timeout=60s")
 
 
 def test_kubectl_scale_sets_the_number_of_engines(job: str, jobs: Jobs, kubectl: Kubectl):

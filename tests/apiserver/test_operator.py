@@ -218,7 +218,6 @@ def test_a_deleted_job_leaves_nothing_behind(
     wait_until(
         "only what the namespace came with is left",
         lambda: set(namespace.versions()) == {"V1ConfigMap/kube-root-ca.crt"},
-        seconds=30,
     )
 
 
