@@ -107,7 +107,7 @@ async def test_every_request_is_told_by_verb_resource_and_code_and_never_by_a_na
         await client.get(JOBS, "team", "own")
     server.status = 799  # a proxied answer is the choice of the user's code in the pod
     with pytest.raises(errors.KubernetesError):
-        await client.proxy_get("team", "own", 8780, "/progress", timeout_seconds=5, max_bytes=10)
+        await client.proxy_get("team", "own", 8780, "/progress", timeout_seconds=60, max_bytes=10)
     server.is_stuck = True
     with pytest.raises(errors.Transient):
         await client.proxy_get("team", "own", 8780, "/progress", timeout_seconds=0.1, max_bytes=10)
@@ -169,7 +169,7 @@ async def test_an_expired_token_is_renewed_for_a_proxied_answer_too(
 ):
     server.token, server.text = "second", "hello"
     write_kubeconfig(tmp_path / "config", server=server.address, token="second")
-    read = client.proxy_get("default", "p", 8780, "/progress", timeout_seconds=5, max_bytes=10)
+    read = client.proxy_get("default", "p", 8780, "/progress", timeout_seconds=60, max_bytes=10)
     assert await read == b"hello"
 
 
@@ -292,7 +292,7 @@ async def test_a_proxied_answer_has_a_deadline(client: Client, server: FakeApiSe
 
 async def test_of_a_proxied_answer_no_more_than_its_limit_is_read(client: Client, server: FakeApiServer):
     server.body = {"text": "x" * 1000}
-    body = await client.proxy_get("default", "p", 8780, "/progress", timeout_seconds=5, max_bytes=10)
+    body = await client.proxy_get("default", "p", 8780, "/progress", timeout_seconds=60, max_bytes=10)
     assert len(body) == 11
     assert server.seen[0][1] == "/api/v1/namespaces/default/pods/p:8780/proxy/progress"
 

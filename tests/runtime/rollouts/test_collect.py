@@ -196,11 +196,12 @@ async def test_a_step_says_how_many_groups_are_scored_once_none_was_for_some_sec
     now[0] = 105.0
     waiting = asyncio.ensure_future(made.score())
     await asyncio.to_thread(wait_until, lambda: made._quiet_since == 105.0, "the wait has begun")
+    now[0] = 106.0
     thread.call_soon(scorer.is_held[1].set)
-    await asyncio.to_thread(wait_until, lambda: groups[1].is_scored, "the group is scored")
-    now[0] = 114.9
+    await asyncio.to_thread(wait_until, lambda: made._quiet_since == 106.0, "the group is scored")
+    now[0] = 115.9
     assert made.waits_for() == ""
-    now[0] = 115.0
+    now[0] = 116.0
     assert made.waits_for() == (
         "step 4: 1 of 2 groups are scored, and none was in the last 10 s; open calls of reward accuracy: 1"
     )

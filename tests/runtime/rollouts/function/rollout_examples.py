@@ -213,7 +213,17 @@ async def notes_its_process(conversation: Any, answer: str) -> None:
     turn = await conversation.sample(max_tokens=2)
     assert len(turn.token_ids) == 2
     if is_first_call():
-        await {"hangs": hangs, "dies": dies, "waits": waits}[answer](conversation)
+        await {"blocks": blocks, "dies": dies, "waits": waits}[answer](conversation)
+
+
+def block() -> None:
+    """Say so, and do nothing more."""
+    Path(os.environ["BLOCKS"]).touch()
+    time.sleep(60)
+
+
+async def blocks(conversation: Any) -> None:
+    block()
 
 
 async def waits(conversation: Any) -> None:

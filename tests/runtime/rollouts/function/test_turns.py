@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from skipping_clock import SkippingClock
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.data.prompt import Prompt
@@ -347,38 +348,49 @@ class HoldingEngines(CountingEngines):
 async def test_a_tool_that_is_late_fails_its_own_call_and_leaves_the_process_to_the_others(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("HAS_FAILED", str(tmp_path / "has-failed"))
+    has_failed, clock, seconds = tmp_path / "has-failed", SkippingClock(monkeypatch), HUNG_SECONDS
+    monkeypatch.setenv("HAS_FAILED", str(has_failed))
     monkeypatch.setenv("CALLS", str(tmp_path / "processes"))
     engines = HoldingEngines()
-    async with function_of("notes_its_process", timeout_seconds=2) as function:
+    async with function_of("notes_its_process", timeout_seconds=seconds) as function:
         source = function.over(engines)  # type: ignore[arg-type]
         other = asyncio.create_task(sample_group(source, "samples"))
         await engines.is_holding.wait()
-        assert (await sample_group(source, "waits")).completion_ids == (50, 51)
+        late = asyncio.create_task(sample_group(source, "waits"))
+        found = await clock.skip_once(has_failed.exists, during=late, seconds=seconds)
+        assert found.completion_ids == (50, 51)
         engines.is_released.set()
         assert (await other).completion_ids == (50,)
-    assert "it did not answer within 2 s" in caplog.text
+    assert f"it did not answer within {seconds:g} s" in caplog.text
     first, *others = (tmp_path / "processes").read_text().split()
     assert others == [first] * 2
 
 
-@pytest.mark.parametrize("fails", ["hangs", "dies"])
+@pytest.mark.parametrize("fails", ["blocks", "dies"])
 async def test_all_calls_notice_a_process_that_hangs_or_dies_and_one_other_is_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fails: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    blocks, clock, seconds = tmp_path / "blocks", SkippingClock(monkeypatch), HUNG_SECONDS
     monkeypatch.setenv("HAS_FAILED", str(tmp_path / "has-failed"))
     monkeypatch.setenv("CALLS", str(tmp_path / "processes"))
+    monkeypatch.setenv("BLOCKS", str(blocks))
     engines = HoldingEngines()
-    async with function_of("notes_its_process", timeout_seconds=2, hang_seconds=0.2) as function:
+    async with function_of("notes_its_process", timeout_seconds=seconds, hang_seconds=0.2) as function:
         source = function.over(engines)  # type: ignore[arg-type]
         others = [asyncio.create_task(sample_group(source, "samples")) for _ in range(2)]
         await engines.is_holding.wait()
-        assert (await sample_group(source, fails)).completion_ids == (50, 51)
+        failing = asyncio.create_task(sample_group(source, fails))
+        if fails == "blocks":
+            await clock.skip_once(blocks.exists, during=failing, seconds=seconds)
+        assert (await failing).completion_ids == (50, 51)
         # of one of them the turn is still held
         assert [one.completion_ids for one in await asyncio.gather(*others)] == [(50,), (50,)]
     processes = (tmp_path / "processes").read_text().split()
     assert len(set(processes)) == 2
-    why = {"hangs": "its event loop was blocked for more than 0.2 s", "dies": "its process ended with code 3"}
+    why = {
+        "blocks": "its event loop was blocked for more than 0.2 s",
+        "dies": "its process ended with code 3",
+    }
     assert f"in step 3: {why[fails]}: give" in caplog.text
 
 
