@@ -23,7 +23,7 @@ async def test_every_meeting_has_a_key_of_its_own() -> None:
     """It keeps members apart who come late to an earlier one."""
     receiver = ListeningReceiver("gloo")
     for _ in range(2):
-        sender = OneEngineSender("gloo", receiver, timeout_seconds=10.0)
+        sender = OneEngineSender("gloo", receiver, timeout_seconds=40.0)
         await sender.init()
         await sender.shutdown()
     await receiver.shutdown()

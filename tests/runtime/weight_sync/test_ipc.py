@@ -85,7 +85,7 @@ def test_a_buffer_is_filled_again_once_every_worker_has_taken_it(backend: str) -
     transport = IpcTransport(device, StandInHandles(device), num_workers=2)
     transport.open()
     copy = HostCopy(FixedWeights([("w", torch.arange(16.0))]), buffer_bytes=16)
-    transport.deliver(copy, workers, stall_seconds=10.0)  # type: ignore[arg-type]
+    transport.deliver(copy, workers, stall_seconds=40.0)  # type: ignore[arg-type]
     of_each = [1, 2, "taken", 3, "taken", 4, "taken", 5, "taken", "taken"]
     assert [worker.what_happened for worker in workers] == [of_each] * 2
     transport.close()
@@ -97,7 +97,7 @@ async def test_memory_of_the_gpu_is_given_back_by_engines_after_a_sync_and_by_th
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(StandInDevice, "has_room", True)
-    sender = OneEngineSender(BACKEND, receiver, timeout_seconds=10.0)
+    sender = OneEngineSender(BACKEND, receiver, timeout_seconds=40.0)
     await sender.init()
     for seed in (1, 2):
         await sync(sender, prepared(BACKEND, seed), version=f"1.{seed}")
@@ -117,7 +117,7 @@ async def test_memory_of_the_host_is_used_again_for_every_sync_and_every_trainer
 ) -> None:
     monkeypatch.setattr(StandInDevice, "has_room", False)
     for seed in (1, 2, 3):
-        sender = OneEngineSender(BACKEND, receiver, timeout_seconds=10.0)
+        sender = OneEngineSender(BACKEND, receiver, timeout_seconds=40.0)
         await sender.init()
         await sync(sender, prepared(BACKEND, seed), version=f"1.{seed}")
         assert receiver.serves(some_weights(seed))
@@ -131,7 +131,7 @@ async def test_memory_of_the_host_is_kept_while_the_gpu_has_room_for_a_sync(
     memory_made: dict[str, list[weakref.ref[torch.Tensor]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sender = OneEngineSender(BACKEND, receiver, timeout_seconds=10.0)
+    sender = OneEngineSender(BACKEND, receiver, timeout_seconds=40.0)
     await sender.init()
     for seed, has_room in ((1, False), (2, True), (3, False)):
         monkeypatch.setattr(StandInDevice, "has_room", has_room)
@@ -149,7 +149,7 @@ async def test_an_engine_that_has_the_memory_already_needs_no_room_for_it(
     """Without room weights are loaded while they arrive, and the model has them before `finish`."""
     monkeypatch.setattr(StandInDevice, "has_room", False)
     receiver = Receiver(backend)
-    sender = OneEngineSender(backend, receiver, timeout_seconds=10.0)
+    sender = OneEngineSender(backend, receiver, timeout_seconds=40.0)
     await sender.init()
     await sync(sender, prepared(backend, 1), version="1.1")
     receiver.has_room = False
@@ -237,7 +237,7 @@ def test_the_trainer_does_not_write_over_a_buffer_that_the_gpu_has_not_read(back
         def send() -> None:
             worker, _ = listening.accept()
             with worker:
-                worker.settimeout(10.0)
+                worker.settimeout(60.0)
                 assert worker.recv(KEY_CHARACTERS) == key.encode()
                 for number, slot in enumerate(slots, start=1):
                     slot.fill_(number)
@@ -248,10 +248,10 @@ def test_the_trainer_does_not_write_over_a_buffer_that_the_gpu_has_not_read(back
         sending = pool.submit(send)
         receiver = IpcReceiver(device, handles, worker=0)
         receiver.init({"name": f"{name}{os.getpid()}", "key": key, "slot_bytes": 64, "slots": [exported]})
-        receiver.memory(128, connection=key, stall_seconds=10.0)
+        receiver.memory(128, connection=key, stall_seconds=40.0)
         loaded = torch.zeros(2, 64, dtype=torch.uint8)
         on_host = [torch.zeros(64, dtype=torch.uint8) for _ in slots]
-        for row, passed in zip(loaded, receiver.receive(on_host, stall_seconds=10.0), strict=True):
+        for row, passed in zip(loaded, receiver.receive(on_host, stall_seconds=40.0), strict=True):
             device.queue.append(partial(row.copy_, passed))
         sending.result()
         receiver.shutdown()

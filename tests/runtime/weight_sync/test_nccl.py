@@ -44,7 +44,7 @@ def member(
     rank: int,
     *,
     size: int,
-    meeting_seconds: float = 10.0,
+    meeting_seconds: float = FAR_AWAY_SECONDS,
     nccl_id: bytes = b"",
     invite: Callable[[bytes], None] = lambda nccl_id: None,
     connect: Connect = StandInNccl,
@@ -55,12 +55,12 @@ def member(
 
 def pair(hosted: TCPStore | None = None) -> tuple[NcclGroup, NcclGroup]:
     """The trainer and an engine of one group."""
-    hosted = hosted or host_store(ADDRESS, timeout_seconds=10.0)
+    hosted = hosted or host_store(ADDRESS, timeout_seconds=FAR_AWAY_SECONDS)
     found = TCPStore(ADDRESS, hosted.port, is_master=False, wait_for_workers=False)
     invited: Future[bytes] = Future()
     with ThreadPoolExecutor(2) as pool:
         trainer = pool.submit(partial(member, hosted, 0, size=2, invite=invited.set_result))
-        nccl_id = invited.result(10.0)
+        nccl_id = invited.result(FAR_AWAY_SECONDS)
         engine = pool.submit(partial(member, found, 1, size=2, nccl_id=nccl_id))
         return trainer.result(), engine.result()
 
@@ -90,7 +90,7 @@ async def test_every_group_has_an_id_of_its_own_which_comes_over_the_control_cha
 
 def test_the_store_has_nothing_but_who_is_there_and_whether_the_trainer_has_left() -> None:
     """Every client of its port can read it, and write to it."""
-    store = host_store(ADDRESS, timeout_seconds=10.0)
+    store = host_store(ADDRESS, timeout_seconds=FAR_AWAY_SECONDS)
     trainer, engine = pair(store)
     assert sorted(store.list_keys()) == ["key/members/0", "key/members/1"]  # type: ignore[attr-defined]
     assert {store.get(f"key/members/{rank}") for rank in range(2)} == {b""}
@@ -131,7 +131,7 @@ def test_an_id_is_not_in_what_may_be_logged() -> None:
 
 def test_an_engine_that_was_told_no_id_refuses_to_come() -> None:
     with pytest.raises(WeightSyncError, match="no id of NCCL") as failure:
-        member(host_store(ADDRESS, timeout_seconds=10.0), 1, size=2)
+        member(host_store(ADDRESS, timeout_seconds=FAR_AWAY_SECONDS), 1, size=2)
     # and not as one that another one has failed
     assert not isinstance(failure.value, GroupBrokenError)
 
@@ -174,7 +174,7 @@ def test_a_meeting_is_given_up_at_its_deadline_also_when_the_abort_has_to_wait_f
                 super().abort()
             aborted.set()
 
-    store = host_store(ADDRESS, timeout_seconds=10.0)
+    store = host_store(ADDRESS, timeout_seconds=FAR_AWAY_SECONDS)
     store.set("key/members/1", "")
     start = time.monotonic()
     with pytest.raises(GroupBrokenError, match=r"aborted: no progress for 0\.5 s"):
@@ -194,7 +194,7 @@ def test_a_member_that_does_not_come_is_given_up_at_the_deadline() -> None:
 
 
 def test_a_member_that_goes_before_the_library_meets_is_given_up_at_the_deadline() -> None:
-    store = host_store(ADDRESS, timeout_seconds=10.0)
+    store = host_store(ADDRESS, timeout_seconds=FAR_AWAY_SECONDS)
     store.set("key/members/1", "")
     with pytest.raises(GroupBrokenError, match=r"aborted: no progress for 0\.5 s") as failure:
         member(store, 0, size=2, meeting_seconds=0.5)
@@ -281,8 +281,8 @@ def test_bytes_go_from_host_and_device_memory_to_host_and_device_memory() -> Non
     data = torch.arange(100, dtype=torch.uint8)
     for source in (data, trainer.device.empty(100).copy_(data)):
         for target in (torch.zeros(100, dtype=torch.uint8), engine.device.empty(100)):
-            sent = trainer.broadcast(source, timeout_seconds=10.0)
-            passed = engine.broadcast(target, timeout_seconds=10.0).wait()
+            sent = trainer.broadcast(source, timeout_seconds=FAR_AWAY_SECONDS)
+            passed = engine.broadcast(target, timeout_seconds=FAR_AWAY_SECONDS).wait()
             sent.wait()
             assert torch.equal(target, data)
             assert engine.device.holds(passed)
