@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # for the helpers beside this file
 sys.path.insert(0, str(Path(__file__).parent))
 
-STOP_SECONDS = 20.0
+STOP_SECONDS = 60.0
 
 
 @pytest.fixture(autouse=True)

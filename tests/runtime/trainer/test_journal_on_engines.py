@@ -11,6 +11,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -182,7 +183,8 @@ def kill_at(trainer: TrainerPod, folder: Path, moment: Moment) -> None:
         assert time.monotonic() < deadline, trainer.log()
         time.sleep(0.001)
     for pid in trainer.ranks():
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has ended because another one was killed
+            os.kill(pid, signal.SIGKILL)
     code, _ = trainer.end()
     assert code == 137
 

@@ -34,9 +34,9 @@ async def open_fleet() -> AsyncIterator[Callable[..., Any]]:
                 "attempt": attempt,
                 "tokens": Tokens(data=engines[0].data_token, admin=engines[0].admin_token),
                 "sampling": SamplingSpec(max_tokens=12),
-                "sync_timeout_seconds": 10.0,
-                "start_wait_seconds": 20.0,
-                "empty_wait_seconds": 30.0,
+                "sync_timeout_seconds": 40.0,
+                "start_wait_seconds": 60.0,
+                "empty_wait_seconds": 60.0,
                 "heartbeat_seconds": 0.2,
             }
             | changes

@@ -200,7 +200,7 @@ async def test_a_fleet_whose_attempt_is_over_does_not_go_on(
     await other.sync(weights_of(policy), version=PolicyVersion(later, 0), probe=probe_of(policy))
 
     with pytest.raises(EngineConflictError, match=f"attempt {attempt} is over"):
-        await _until(lambda: fleet.counts().current == 0, seconds=10)
+        await _until(lambda: fleet.counts().current == 0, seconds=60)
 
 
 @pytest.mark.parametrize(
@@ -232,17 +232,15 @@ async def test_an_engine_hung_in_mid_step_is_synced_before_it_serves_again(
     step = asyncio.ensure_future(fleet.generate(work))
     await _until(lambda: num_connections_to(second_engine.port) >= 4, seconds=30)
     assert not step.done()
-    started = time.monotonic()
     with stopped(hung):
-        # 12 s, and what a busy machine adds
-        await _until(lambda: fleet.counts().current == 1, seconds=20)
+        # 12 s, and what a busy machine adds; it would be lost after 60 s
+        await _until(lambda: fleet.counts().current == 1, seconds=40)
         assert facts(await step) == before
-        assert time.monotonic() - started < 30
         assert fleet.num_resent > 0
         # training continues without it
         assert (await sync(1)).synced == ("engine-0",)
         assert {rollout.engine for rollout in await fleet.generate(work[:32])} == {"engine-0"}
-    await _until(lambda: fleet.counts().current == 2, seconds=30)
+    await _until(lambda: fleet.counts().current == 2, seconds=60)
     together = await fleet.generate(work[:64])
     assert {rollout.engine for rollout in together} == {"engine-0", "engine-1"}
     version = PolicyVersion(attempt, 1)
@@ -275,7 +273,7 @@ async def test_an_engine_killed_in_mid_step_is_replaced_and_synced_before_it_ser
     assert facts(survived[:64]) == facts(await fleet.generate(some))
 
     with start(second_engine.folder, name="engine-1", port=second_engine.port):
-        await _until(lambda: fleet.counts().current == 2, seconds=60)
+        await _until(lambda: fleet.counts().current == 2, seconds=120)
         together = await fleet.generate(some)
     assert {rollout.engine for rollout in together} == {"engine-0", "engine-1"}
     assert {span.version for rollout in together for span in rollout.versions} == {version}
