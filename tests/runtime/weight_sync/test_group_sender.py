@@ -35,7 +35,7 @@ from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
 pytestmark = pytest.mark.at_once
 
-TIMEOUT_SECONDS = 5.0
+TIMEOUT_SECONDS = 8.0
 LIMIT_SECONDS = TIMEOUT_SECONDS / 4
 """What a transfer to several engines may take, after quick ones."""
 GIVE_UP_SECONDS = 60.0
@@ -194,8 +194,8 @@ async def test_engines_that_wait_for_their_turn_when_the_deadline_ends_are_not_t
     said = Counter(str(error) for error in failures.values())
     assert said == {
         "the group of this transfer broke: nothing goes on": 1,
-        "not done within 5 s": 1,
-        "its turn alone did not come within 5 s": 3,
+        "not done within 8 s": 1,
+        "its turn alone did not come within 8 s": 3,
     }
 
 
@@ -228,7 +228,7 @@ async def test_no_engine_is_too_slow_when_the_trainer_has_no_weights_for_them_in
         way = Way(together=ARRIVES, alone=iter(()))
         failures = await update(way, "ab", deadlines=after_quick_syncs(), weights=weights)
     assert {name: (type(error), str(error)) for name, error in failures.items()} == dict.fromkeys(
-        "ab", (WeightSyncError, "the trainer had no weights to send within 5 s")
+        "ab", (WeightSyncError, "the trainer had no weights to send within 8 s")
     )
 
 

@@ -16,7 +16,7 @@ from grpo_runtime.weight_sync.local_connection import (
 )
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
-TIMEOUT_SECONDS = 300.0
+TIMEOUT_SECONDS = 3000.0
 KEY = "k" * 32
 
 
@@ -71,10 +71,10 @@ async def test_each_transfer_has_the_deadlines_that_follow_from_those_before() -
     await connection.init()
     await connection.update(packed(1))
     assert deadlines.of("transfer") < TIMEOUT_SECONDS, "what it took is not noted"
-    deadlines.note("transfer", 4.0)
+    deadlines.note("transfer", 20.0)
     await connection.update(packed(2))
-    assert transport.stall_seconds == worker.stall_seconds == [10.0, 20.0]
-    assert transport.socket_seconds == [10.0, 20.0]
+    assert transport.stall_seconds == worker.stall_seconds == [10.0, 100.0]
+    assert transport.socket_seconds == [10.0, 100.0]
     await connection.shutdown()
 
 
