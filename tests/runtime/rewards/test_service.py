@@ -347,7 +347,8 @@ async def test_an_outage_is_as_old_as_the_first_chunk_that_found_it() -> None:
     loop, seen = asyncio.get_running_loop(), asyncio.Queue[tuple[Outage | None, float]]()
 
     async def unavailable(request: web.Request) -> web.StreamResponse:
-        seen.put_nowait((client.outage, loop.time()))
+        now = loop.time()
+        seen.put_nowait((client.outage, now))
         return web.Response(status=503)
 
     async with serving() as service:

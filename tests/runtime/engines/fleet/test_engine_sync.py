@@ -75,15 +75,22 @@ async def test_an_engine_is_paused_from_the_call_that_pauses_it_until_it_has_res
 
     for path in (routes.INIT_PATH, routes.FINISH_PATH, routes.LOGPROBS_PATH):
         engine.vllm.during[path] = look
+    called_at: list[float] = []
+
+    async def note() -> None:
+        called_at.append(time.monotonic())
+
+    engine.vllm.during |= {routes.PAUSE_PATH: note, routes.RESUME_PATH: note}
     began = time.monotonic()
     report = await sync_of(client_of(engine, session)).run(job(0))
     whole = time.monotonic() - began
     assert was_paused == [True, True, False]  # the probe comes after resume
-    inside = ("pause", "init", "start", "transfer", "finish", "resume")
-    after = ("verify", "admit")
-    assert {*inside, *after} == set(report.phase_seconds)
+    inside, after = ("init", "start", "transfer", "finish"), ("verify", "admit")
+    assert {"pause", *inside, "resume", *after} == set(report.phase_seconds)
     paused = report.paused_seconds
     assert sum(report.phase_seconds[phase] for phase in inside) <= paused
+    pause_called_at, resume_called_at = called_at
+    assert resume_called_at - pause_called_at <= paused
     assert paused <= whole - sum(report.phase_seconds[phase] for phase in after)
 
 
