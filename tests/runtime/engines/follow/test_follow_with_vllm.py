@@ -148,7 +148,7 @@ def test_a_server_starts_beside_a_quick_job_follows_it_and_leaves_out_what_is_da
     write_tiny_model(model_dir)
     policies = {seed: changed_policy(model_dir, seed=seed) for seed in (1, 2, 3, 4)}
     publisher, steps = publisher_to(FolderStore(store), model_dir), itertools.count(1)
-    wait_until(lambda: "there is no version yet" in following.log(), "it waits for a version", seconds=60)
+    wait_until(lambda: "there is no version yet" in following.log(), "it waits for a version")
 
     def serves_while_versions_come_and_go() -> bool:
         publish(publisher, policies[1], step=next(steps))
@@ -164,7 +164,7 @@ def test_a_server_starts_beside_a_quick_job_follows_it_and_leaves_out_what_is_da
         return f"1.{step}"
 
     version = publish_next(2)
-    wait_until(lambda: following.serves(version), "it serves the second weights", seconds=30)
+    wait_until(lambda: following.serves(version), "it serves the second weights")
     assert likeliest(policies[2]) != likeliest(policies[1])
     assert following.sampled() == likeliest(policies[2])
 
@@ -177,12 +177,12 @@ def test_a_server_starts_beside_a_quick_job_follows_it_and_leaves_out_what_is_da
     damaged.write_bytes(data)
     shutil.move(tmp_path / "elsewhere" / name, store / name)
     FolderStore(store).put("LATEST", f"{name}\n".encode())
-    wait_until(lambda: f"weights {name} are left out" in following.log(), "it finds the damage", seconds=30)
+    wait_until(lambda: f"weights {name} are left out" in following.log(), "it finds the damage")
     assert following.serves(version)
     assert following.sampled() == likeliest(policies[2])
 
     newest = publish_next(4)
-    wait_until(lambda: following.serves(newest), "it serves the fourth weights", seconds=30)
+    wait_until(lambda: following.serves(newest), "it serves the fourth weights")
     assert following.sampled() == likeliest(policies[4])
 
     assert following.refused("/v1/models", token="another") == 401
@@ -207,6 +207,6 @@ def test_a_server_follows_a_bucket(tmp_path: Path) -> None:
             wait_until(lambda: server.serves("1.1"), "it serves the first version", seconds=120)
             assert server.sampled() == likeliest(policies[1])
             publish(publisher, policies[2], step=2)
-            wait_until(lambda: server.serves("1.2"), "it serves the second version", seconds=30)
+            wait_until(lambda: server.serves("1.2"), "it serves the second version")
             assert server.sampled() == likeliest(policies[2])
             assert server.end() == 143
