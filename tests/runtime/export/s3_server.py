@@ -53,13 +53,13 @@ class S3Server:
                 stdout=log,
                 stderr=log,
             )
-        wait_until(self._answers, "the S3 server answers", seconds=30)
+        wait_until(self._answers, "the S3 server answers")
 
     def stop(self) -> None:
         """End it; what it holds stays."""
         if self.process is not None:
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait(20)
+            self.process.wait(60)
             self.process = None
 
     def _answers(self) -> bool:
