@@ -98,7 +98,7 @@ def test_a_removed_image_leaves_no_name_that_would_keep_its_layers(tmp_path: Pat
     def has_two() -> bool:
         return len(names_of_digest(node, digest)) == 2
 
-    wait_until(has_two, timeout_seconds=30, what="the name that the kubelet's runtime gives it")
+    wait_until(has_two, timeout_seconds=90, what="the name that the kubelet's runtime gives it")
     remove_image(node, name)
     assert names_of_digest(node, digest) == []
     assert image_digest(node, PAUSE_IMAGE) is not None
