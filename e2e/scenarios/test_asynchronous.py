@@ -72,8 +72,8 @@ def test_a_job_that_samples_ahead_bears_kills_and_trains_nothing_that_is_too_old
 
 
 def test_an_engine_that_is_given_back_hands_over_what_it_samples(namespace: Namespace) -> None:
-    """Engines that sample four completions at a time are busy for all of the run."""
-    steps = 6
+    """Engines that may be a whole run ahead, four completions at a time, are busy after a step of it."""
+    steps = 8
     job = copy_job(
         GIVEN_BACK,
         claim=GIVEN_BACK,
@@ -81,7 +81,7 @@ def test_an_engine_that_is_given_back_hands_over_what_it_samples(namespace: Name
         sampling={"maxTokens": 200},
         engine={"maxModelLen": 256, "maxNumSeqs": 4},
         report={"samplesEverySteps": 1},
-        **{"async": {"maxStaleness": MAX_STALENESS, "pauseMode": "Abort"}},
+        **{"async": {"maxStaleness": steps, "pauseMode": "Abort"}},
     )
     namespace.apply(volume_claim(GIVEN_BACK), job)
     namespace.wait_for_step(GIVEN_BACK, 1)

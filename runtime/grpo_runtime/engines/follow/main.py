@@ -23,6 +23,7 @@ from grpo_runtime.engines.registry import engine_kind
 from grpo_runtime.engines.serve.stopping import Stopping
 from grpo_runtime.errors import KnownError, UserError, VolumeFullError
 from grpo_runtime.export.access import S3Location, UploadCredentials
+from grpo_runtime.process.log import log_to_stderr
 from grpo_runtime.weight_sync.disk.backend import FOLLOWED_FOLDER, store_in_bucket
 from grpo_runtime.weight_sync.disk.store import FolderStore, StoreError, VersionStore
 from grpo_runtime.weight_sync.disk.version import VersionManifest
@@ -51,7 +52,7 @@ class FollowOptions:
 
 def follow(options: FollowOptions) -> int:
     """Serve until asked to stop; returns the exit code."""
-    _log_to_stderr()
+    log_to_stderr()
     stopping, kind = Stopping(lambda: None), engine_kind()
     stopping.listen()
     try:
@@ -85,16 +86,6 @@ def _say(error: BaseException) -> ExitCode:
         raise error
     print(error, file=sys.stderr)
     return error.exit_code
-
-
-def _log_to_stderr() -> None:
-    """Lets our own loggers write to stderr: vLLM sets the root logger when it starts, to what it likes."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    ours = logging.getLogger("grpo_runtime")
-    ours.addHandler(handler)
-    ours.setLevel(logging.INFO)
-    ours.propagate = False
 
 
 def open_versions(options: FollowOptions) -> CheckedVersions:

@@ -20,6 +20,7 @@ from grpo_runtime.engines.serve.stopping import Stopping
 from grpo_runtime.errors import KnownError, UserError
 from grpo_runtime.process.failure import describe_failure
 from grpo_runtime.process.lasting_imports import lasting_imports
+from grpo_runtime.process.log import log_to_stderr
 from grpo_runtime.process.network import ANY_ADDRESS
 from grpo_runtime.process.termination import termination_message, write_termination_message
 from grpo_runtime.settings import RolloutSettings, read_rollout_settings
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="where the cause of an end goes",
     )
     options = RolloutOptions(**vars(parser.parse_args(arguments)))
+    log_to_stderr()
     return serve(os.environ, options=options, kind=engine_kind())
 
 
