@@ -56,7 +56,11 @@ def test_a_tracked_job_stays_after_its_time_and_a_job_of_another_controller_is_n
     kubelet.end(trainer, exit_code=0)
     notes = wait_until("it says why it stays", lambda: namespace.status("tracked").get("notes"))
     assert "because Argo CD (argocd.argoproj.io/tracking-id) tracks it" in notes
-    events = namespace.core.list_namespaced_event(namespace.name, field_selector="reason=NotDeleted").items
+    about = "reason=NotDeleted"
+    events = wait_until(
+        "an Event says so",
+        lambda: namespace.core.list_namespaced_event(namespace.name, field_selector=about).items,
+    )
     assert [event.involved_object.name for event in events] == ["tracked"]
     untouched = namespace.job("elsewhere")
     assert (untouched["metadata"]["resourceVersion"], "phase" in untouched.get("status", {})) == (
