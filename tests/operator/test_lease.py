@@ -1,7 +1,6 @@
 """Leader election, on a fake API server that keeps one Lease and a clock that a test moves."""
 
 import asyncio
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,6 +12,7 @@ from grpo_operator.cluster.kinds import LEASES, Kind, KubeObject
 from grpo_operator.cluster.lease import LeadershipLostError, Lease, LeaseTimes
 
 from .fake_api_server import FakeApiServer
+from .until import until
 
 # Short in real time; expiry is judged by the fake clock alone.
 TIMES = LeaseTimes(duration=15, renew_deadline=10.0, retry=0.01)
@@ -103,12 +103,6 @@ def candidate(server: FakeLeases, time: FakeTime, name: str, times: LeaseTimes =
         # A clock that is years off, as on a machine without time service.
         clock=lambda: datetime(2001, 1, 1, tzinfo=UTC) + timedelta(seconds=time()),
     )
-
-
-async def until(check: Callable[[], Any]) -> None:
-    async with asyncio.timeout(60):
-        while not check():  # noqa: ASYNC110 - any state of the fake may be waited for
-            await asyncio.sleep(0.001)
 
 
 async def test_the_first_to_ask_leads_and_the_second_stands_by(server: FakeLeases, time: FakeTime):

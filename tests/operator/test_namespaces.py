@@ -21,6 +21,7 @@ from grpo_operator.settings import Settings
 from .controlled_job import KEY, a_job
 from .fake_api_server import FakeApiServer
 from .fake_cluster import IMAGE
+from .until import until
 
 SELECTOR = "grpo.dev/ignored!=true"
 
@@ -141,9 +142,3 @@ async def test_an_operator_writes_nothing_about_a_job_of_a_namespace_that_is_lef
         await until(lambda: not operator._queue._busy)
         working.cancel()
     assert (server.num_writes > before) is is_matching
-
-
-async def until(check: Any) -> None:
-    async with asyncio.timeout(60):
-        while not check():  # noqa: ASYNC110 - the filter has no event to wait for
-            await asyncio.sleep(0.001)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,6 +26,7 @@ from grpo_operator.settings import Settings
 from .controlled_job import a_job, pod_names
 from .fake_api_server import FakeApiServer, job_schema
 from .fake_cluster import IMAGE
+from .until import until
 
 
 class FakeServer(FakeApiServer):
@@ -96,12 +97,6 @@ def heard() -> Iterator[list[int]]:
 
 def operator(server: FakeServer, session: ClientSession, **changes: Any) -> Operator:
     return Operator(server, Settings(runtime_image=IMAGE, **changes), session, metrics=OperatorMetrics())
-
-
-async def until(check: Callable[[], Any]) -> None:
-    async with asyncio.timeout(60):
-        while not check():  # noqa: ASYNC110 - any state of the fake may be waited for
-            await asyncio.sleep(0.01)
 
 
 async def test_the_lease_is_renewed_while_the_first_resync_of_a_new_leader_is_slow(

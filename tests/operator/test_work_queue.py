@@ -8,6 +8,8 @@ import pytest
 from grpo_operator.backoff import Backoff
 from grpo_operator.work_queue import FairQueue, Urgency, WorkQueue, is_starting, urgency_of
 
+from .until import until
+
 KEY, OTHER = ("default", "a"), ("default", "b")
 STARTING = tuple(("default", f"new-{index}") for index in range(20))
 BEGAN = "2026-01-01T00:00:00Z"
@@ -71,12 +73,6 @@ class Running:
         for key in STARTING:
             self.queue.add(key)
         await until(lambda: self._handler.busy == self._num_starting)
-
-
-async def until(check) -> None:
-    async with asyncio.timeout(60):
-        while not check():  # noqa: ASYNC110 - the queue has no event to wait for
-            await asyncio.sleep(0.001)
 
 
 async def test_a_key_added_many_times_before_a_worker_is_free_is_handled_once():

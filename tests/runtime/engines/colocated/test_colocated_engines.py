@@ -2,12 +2,11 @@
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from fake_local_engine import FakeChannel, FakeLocalEngine, some_weights, token_of
+from polling import until
 
 from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
@@ -82,13 +81,6 @@ def test_the_threads_that_use_an_engine_are_prepared_for_its_gpu() -> None:
 
 def good(count: int) -> list[FakeLocalEngine]:
     return [FakeLocalEngine(logprobs=PROBE.logprobs) for _ in range(count)]
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
@@ -211,15 +203,8 @@ async def test_a_rank_whose_engine_fails_says_so_in_its_main_thread() -> None:
             return "the engine is broken" in str(error)
         return False
 
-    await asyncio.to_thread(wait_for, has_failed)
+    await until(has_failed)
     waiting.cancel()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
 
 
 async def test_while_it_samples_rank_0_can_tell_what_every_engine_has_finished() -> None:

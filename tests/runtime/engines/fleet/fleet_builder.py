@@ -1,11 +1,11 @@
 """Fleets of fake engines."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import polling
 import torch
 from fake_engine_server import FAKE_BACKEND, FakeEngine
 from fake_vllm import Happening
@@ -99,10 +99,7 @@ def versions(rollouts: Sequence[Rollout]) -> set[str]:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Return when it holds."""
-    deadline = time.monotonic() + GIVE_UP_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
+    await polling.until(condition, seconds=GIVE_UP_SECONDS)
 
 
 async def hang() -> None:

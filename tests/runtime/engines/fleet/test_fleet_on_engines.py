@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from policy_builder import changed_policy, logprobs, probe_of, weights_of
+from polling import until
 
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.versions import PolicyVersion
@@ -200,7 +200,7 @@ async def test_a_fleet_whose_attempt_is_over_does_not_go_on(
     await other.sync(weights_of(policy), version=PolicyVersion(later, 0), probe=probe_of(policy))
 
     with pytest.raises(EngineConflictError, match=f"attempt {attempt} is over"):
-        await _until(lambda: fleet.counts().current == 0, seconds=60)
+        await until(lambda: fleet.counts().current == 0, seconds=60)
 
 
 @pytest.mark.parametrize(
@@ -230,17 +230,17 @@ async def test_an_engine_hung_in_mid_step_is_synced_before_it_serves_again(
     hung = [second_engine.process.pid] if is_server else second_engine.core_pids()
     assert len(hung) == 1
     step = asyncio.ensure_future(fleet.generate(work))
-    await _until(lambda: num_connections_to(second_engine.port) >= 4, seconds=30)
+    await until(lambda: num_connections_to(second_engine.port) >= 4, seconds=30)
     assert not step.done()
     with stopped(hung):
         # 12 s, and what a busy machine adds; it would be lost after 60 s
-        await _until(lambda: fleet.counts().current == 1, seconds=40)
+        await until(lambda: fleet.counts().current == 1, seconds=40)
         assert facts(await step) == before
         assert fleet.num_resent > 0
         # training continues without it
         assert (await sync(1)).synced == ("engine-0",)
         assert {rollout.engine for rollout in await fleet.generate(work[:32])} == {"engine-0"}
-    await _until(lambda: fleet.counts().current == 2, seconds=60)
+    await until(lambda: fleet.counts().current == 2, seconds=60)
     together = await fleet.generate(work[:64])
     assert {rollout.engine for rollout in together} == {"engine-0", "engine-1"}
     version = PolicyVersion(attempt, 1)
@@ -261,7 +261,7 @@ async def test_an_engine_killed_in_mid_step_is_replaced_and_synced_before_it_ser
 
     step = asyncio.ensure_future(fleet.generate(work))
     # looks at an engine go over one connection at a time: more of them are calls of the step
-    await _until(lambda: num_connections_to(second_engine.port) >= 4, seconds=30)
+    await until(lambda: num_connections_to(second_engine.port) >= 4, seconds=30)
     assert not step.done()
     second_engine.kill()
     survived = await step
@@ -273,7 +273,7 @@ async def test_an_engine_killed_in_mid_step_is_replaced_and_synced_before_it_ser
     assert facts(survived[:64]) == facts(await fleet.generate(some))
 
     with start(second_engine.folder, name="engine-1", port=second_engine.port):
-        await _until(lambda: fleet.counts().current == 2, seconds=120)
+        await until(lambda: fleet.counts().current == 2, seconds=120)
         together = await fleet.generate(some)
     assert {rollout.engine for rollout in together} == {"engine-0", "engine-1"}
     assert {span.version for rollout in together for span in rollout.versions} == {version}
@@ -378,10 +378,3 @@ async def load_of(client: EngineClient) -> Load:
     load = await client.load(timeout_seconds=60)
     assert load is not None
     return load
-
-
-async def _until(condition: Callable[[], bool], *, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.05)

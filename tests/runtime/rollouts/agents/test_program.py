@@ -5,7 +5,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 import yaml
 from chats import END, MAX_MODEL_LEN, chat_tokenizer, tokens
 from playing import HUNG_SECONDS, Policy, play_groups, whole
+from polling import until
 from skipping_clock import SkippingClock
 
 from grpo_runtime.data.prompt import Prompt
@@ -254,9 +255,3 @@ def is_running(pid: int) -> bool:
         return kernel_state(pid) != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(HUNG_SECONDS):
-        while not is_so():  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
