@@ -11,6 +11,7 @@ from policy_builder import changed_policy, logprobs, probe_of, weights_of
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import PauseMode, SamplingSpec
+from grpo_runtime.engines.fleet.engine_client import Address, EngineClient, open_session
 from grpo_runtime.engines.fleet.fleet import Fleet
 from grpo_runtime.engines.fleet.settings import FleetSettings, Pause, parse_hosts
 from grpo_runtime.gateway.chat_template import ChatTemplate
@@ -55,15 +56,16 @@ async def test_calls_that_new_weights_abort_are_answered_once_and_each_token_is_
     engine: Any, attempt: int
 ) -> None:
     """Agents ask for chats of two turns until new weights have come, every other one with a text that ends a
-    reply."""
+    reply. The engine is paused until then, so that it does not finish its calls first."""
     policies = {
         PolicyVersion(attempt, step): changed_policy(engine.model_dir, seed=80 + step) for step in range(2)
     }
+    tokens = Tokens(data=engine.data_token, admin=engine.admin_token)
     settings = FleetSettings(
         hosts=parse_hosts(f"127.0.0.1:{engine.port}"),
         desired=1,
         attempt=attempt,
-        tokens=Tokens(data=engine.data_token, admin=engine.admin_token),
+        tokens=tokens,
         sampling=SamplingSpec(max_tokens=MAX_TOKENS),
         sync_timeout_seconds=20.0,
         heartbeat_seconds=0.2,
@@ -107,11 +109,15 @@ async def test_calls_that_new_weights_abort_are_answered_once_and_each_token_is_
 
     old, new = policies
     try:
-        async with asyncio.timeout(HUNG_SECONDS), served(application(gateway, given={})) as url:
+        async with (
+            asyncio.timeout(HUNG_SECONDS),
+            served(application(gateway, given={})) as url,
+            open_session() as http,
+        ):
             await sync(old)
             playing = asyncio.gather(*(play(place, url) for place in range(NUM_AGENTS)))
-            while fleet.generation() is None:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+            address = Address("127.0.0.1", engine.port)
+            await pause_while_sampling(EngineClient(http, address, tokens=tokens, attempt=attempt))
             await sync(new)
             has_new_weights.set()
             found = await playing
@@ -135,6 +141,17 @@ async def test_calls_that_new_weights_abort_are_answered_once_and_each_token_is_
                 num_continued += 1
                 require_seam_is_where_weights_change(segments, sequence, begin=turn.start, end=turn.end)
     assert num_continued == fleet.num_handed_over > 0
+
+
+async def pause_while_sampling(client: EngineClient) -> None:
+    """Pause an engine at a moment at which it has begun calls and not ended them."""
+    while True:
+        await client.pause(mode="keep", clears_cache=False, timeout_seconds=HUNG_SECONDS)
+        load = await client.load(timeout_seconds=HUNG_SECONDS)
+        assert load is not None
+        if load.num_running:
+            return
+        await client.resume(timeout_seconds=HUNG_SECONDS)
 
 
 def require_tokens_of_their_weights(sequence: Rollout, policies: Any) -> None:
