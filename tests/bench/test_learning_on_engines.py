@@ -22,11 +22,10 @@ TOOLS, PROGRAM = (
 OF_THE_MATRIX = (
     BY_NAME["copy: cispo"],
     replace(BY_NAME["control: sign flipped"], steps=60),
-    replace(BY_NAME["calculator: AsyncOpenAI"], gate=SOON, beside=None),
     *(
         # .03 below what the coroutine reaches
         replace(BY_NAME[f"calculator: {name}"], gate=Gate(each_at_least=0.87), beside=None)
-        for name in ("class of tools", "function as a tool", "MCP server")
+        for name in ("AsyncOpenAI", "class of tools", "function as a tool", "MCP server")
     ),
     PROGRAM,
     replace(BY_NAME["guessing game"], gate=Gate(each_at_least=0.6)),

@@ -171,7 +171,8 @@ METRICS = {
     ),
     "async/recomputed_tokens": (
         "tokens of contexts that engines computed again since the step before, because weights changed "
-        "within a completion, or an engine went on with what another one had begun"
+        "within a completion, or an engine went on with what another one had begun; what a preemption costs "
+        "is not among them"
     ),
     "async/preemptions": (
         "completions that vLLM took out of its KV cache since the step before, to make room for others or, "
