@@ -116,7 +116,7 @@ class ToolPlayer:
         if not places:
             return [*messages, {"role": "user", "content": text}]
         last = messages[places[-1]]
-        messages[places[-1]] = {**last, "content": f"{last['content']}{text}"}
+        messages[places[-1]] = {**last, "content": _with_text(last.get("content"), text)}
         return messages
 
     async def _chat(
@@ -166,6 +166,13 @@ class ToolPlayer:
         except ToolFailedError as error:
             failures["tool"] += 1
             return bounded(f"Error: {error}")
+
+
+def _with_text(content: Any, text: str) -> Any:
+    """Content of a message, with a text behind it: a part of its own where the content is parts."""
+    if isinstance(content, list):
+        return [*content, {"type": "text", "text": text}]
+    return f"{content or ''}{text}"
 
 
 def _servers_of(servers: Sequence[Mapping[str, Any]]) -> "McpServers | None":

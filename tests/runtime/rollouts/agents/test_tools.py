@@ -63,6 +63,15 @@ async def test_what_reset_says_is_behind_the_last_words_of_the_user():
     assert client.messages == [system, {"role": "user", "content": " Count to 3."}]
 
 
+async def test_what_reset_says_is_a_part_behind_parts_and_alone_where_the_user_said_nothing():
+    part = {"type": "text", "text": "Go."}
+    told = {"type": "text", "text": " Count to 3."}
+    for content, wanted in (([part], [part, told]), (None, " Count to 3.")):
+        client = ScriptedClient("There.")
+        await played(player_of("Counter"), client, prompt=[{"role": "user", "content": content}])
+        assert client.messages == [{"role": "user", "content": wanted}]
+
+
 async def test_a_chat_begins_with_the_system_prompt_of_the_job_unless_it_has_one():
     player = player_of("BOTH", system_prompt="Be brief.")
     chat = [{"role": "system", "content": "Be long."}, {"role": "user", "content": "Go."}]
