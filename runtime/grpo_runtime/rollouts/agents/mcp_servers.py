@@ -106,6 +106,7 @@ class Connection:
         except MCPError as error:
             if error.code == CONNECTION_CLOSED:
                 raise self._lost(str(error)) from error
+            await self._require_answer(client)
             raise ToolFailedError(str(error)) from error
         except (RuntimeError, ValueError) as error:  # a result that its own schema refuses
             raise ToolFailedError(str(error)) from error
@@ -115,6 +116,15 @@ class Connection:
         if result.is_error:
             raise ToolFailedError(text)
         return text
+
+    async def _require_answer(self, client: Client) -> None:
+        """Ask for the tools again. What a proxy says for a server that is away, and a server that knows a
+        session no more since it was restarted, has the codes that failures of tools have. Raises
+        ServerLostError where there is no answer."""
+        try:
+            await client.list_tools(cache_mode="bypass")
+        except Exception as error:  # of the server, a proxy or the transport
+            raise self._lost(_sentence(error)) from error
 
     async def close(self) -> None:
         """End the connection, and the program with all that it has started."""

@@ -11,10 +11,12 @@ from grpo_runtime.local.ports import free_ports
 
 
 @asynccontextmanager
-async def serving(program: Path) -> AsyncIterator[tuple[Process, str]]:
-    """A program that takes its port as an argument, and its address, where it may not listen yet."""
-    [port] = free_ports(1)
-    process = await asyncio.create_subprocess_exec(sys.executable, str(program), f"{port}")
+async def serving(
+    program: Path, *arguments: str, port: int | None = None
+) -> AsyncIterator[tuple[Process, str]]:
+    """A program that takes its port as its first argument, and its address, where it may not listen yet."""
+    port = port or free_ports(1)[0]
+    process = await asyncio.create_subprocess_exec(sys.executable, str(program), f"{port}", *arguments)
     try:
         yield process, f"http://127.0.0.1:{port}/mcp"
     finally:

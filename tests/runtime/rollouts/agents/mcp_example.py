@@ -5,7 +5,11 @@ import subprocess
 import sys
 import threading
 
+import uvicorn
+from mcp import MCPError
 from mcp.server import MCPServer
+from mcp_types import INVALID_PARAMS
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 server = MCPServer("example")
 
@@ -20,6 +24,12 @@ def plus(a: int, b: int) -> int:
 def fails() -> str:
     """Does not work."""
     raise OSError("the index is away")
+
+
+@server.tool()
+def refuses() -> str:
+    """Fails by an error of the protocol."""
+    raise MCPError(code=INVALID_PARAMS, message="no such page")
 
 
 @server.tool()
@@ -43,10 +53,25 @@ async def hangs() -> str:
     return ""
 
 
+def with_sessions(app: ASGIApp) -> ASGIApp:
+    """The server as it was before 2026: it does not know the versions of the protocol without sessions."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            headers = [header for header in scope["headers"] if header[0] != b"mcp-protocol-version"]
+            scope = {**scope, "headers": headers}
+        await app(scope, receive, send)
+
+    return serve
+
+
 if __name__ == "__main__":
     sys.stderr.write("the index is read\n")
     sys.stderr.flush()
-    if len(sys.argv) > 1:
+    if sys.argv[2:] == ["with-sessions"]:
+        app = with_sessions(server.streamable_http_app())
+        uvicorn.run(app, port=int(sys.argv[1]), log_level="warning")
+    elif len(sys.argv) > 1:
         server.run(transport="streamable-http", port=int(sys.argv[1]))
     else:
         server.run(transport="stdio")

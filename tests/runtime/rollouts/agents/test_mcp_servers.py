@@ -7,16 +7,21 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import mcp_example
 import pytest
 from mcp_at_an_address import serving
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
 
+from grpo_runtime.gateway.serving import served
+from grpo_runtime.local.ports import free_ports
 from grpo_runtime.process.line_worker import WorkerFailedError
 from grpo_runtime.rollouts.agents import mcp_servers
 from grpo_runtime.rollouts.agents.mcp_servers import McpServers, ServerLostError
 from grpo_runtime.rollouts.agents.toolset import ToolFailedError
 
 EXAMPLE = Path(__file__).with_name("mcp_example.py")
-TOOLS = ["plus", "fails", "processes", "dies", "hangs"]
+TOOLS = ["plus", "fails", "refuses", "processes", "dies", "hangs"]
 
 
 def server(name: str = "example", **fields: Any) -> dict[str, Any]:
@@ -102,6 +107,72 @@ async def test_a_server_at_an_address_that_still_starts_is_waited_for_and_is_los
         with pytest.raises(ServerLostError):
             async with servers.opened():
                 pass
+
+
+async def test_a_server_that_is_restarted_at_its_address_is_lost_with_its_sessions_and_connected_to_anew():
+    [port] = free_ports(1)
+    async with (
+        serving(EXAMPLE, "with-sessions", port=port) as (program, url),
+        started(server(url=url)) as servers,
+        servers.opened() as calls,
+        servers.opened() as others,
+    ):
+        assert await calls["plus"]({"a": 1, "b": 2}) == "3"
+        program.kill()
+        await program.wait()
+        async with serving(EXAMPLE, "with-sessions", port=port):
+            async with started(server("newer", url=url)):
+                pass  # it listens
+            for stale in (calls, others):
+                with pytest.raises(ServerLostError, match="MCP server example was lost"):
+                    await stale["plus"]({"a": 1, "b": 2})
+            async with servers.opened() as newest:
+                assert await newest["plus"]({"a": 1, "b": 2}) == "3"
+
+
+class Proxy:
+    """A server with sessions, behind a proxy that counts requests, and says 502 while the server is away."""
+
+    def __init__(self) -> None:
+        self.app = mcp_example.server.streamable_http_app()
+        self.is_away = False
+        self.num_posts = 0
+        self._server = mcp_example.with_sessions(self.app)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.num_posts += scope["method"] == "POST"
+        answer = PlainTextResponse("Bad Gateway", 502) if self.is_away else self._server
+        await answer(scope, receive, send)
+
+
+async def test_a_failure_of_a_tool_costs_one_more_request_and_what_a_proxy_says_is_none():
+    proxy = Proxy()
+    async with (
+        proxy.app.router.lifespan_context(proxy.app),
+        served(proxy) as address,
+        started(server(url=f"{address}/mcp")) as servers,
+    ):
+        async with servers.opened() as calls, servers.opened() as others:
+            for name, message, num_posts in (
+                ("fails", "Error executing tool fails", 1),
+                ("refuses", "no such page", 2),
+            ):
+                proxy.num_posts = 0
+                with pytest.raises(ToolFailedError, match=message):
+                    await calls[name]({})
+                assert proxy.num_posts == num_posts
+            proxy.is_away = True
+            arguments = {"a": 1, "b": 2}
+            lost = await asyncio.gather(
+                calls["plus"](arguments), others["plus"](arguments), return_exceptions=True
+            )
+            assert [type(error) for error in lost] == [ServerLostError] * 2
+            with pytest.raises(ServerLostError):
+                async with servers.opened():
+                    pass
+        proxy.is_away = False
+        async with servers.opened() as calls:
+            assert await calls["plus"](arguments) == "3"
 
 
 @pytest.mark.parametrize(
