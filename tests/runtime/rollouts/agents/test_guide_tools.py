@@ -1,4 +1,4 @@
-"""The examples of docs/guides/agents.md about tools, as they are written."""
+"""The examples of docs/guides/agents.md about tools, and the one of a judge, as they are written."""
 
 import json
 import re
@@ -17,6 +17,7 @@ from grpo_api.problems import problems
 from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import parse_job
 from grpo_runtime.process.user_code import FunctionFile, load_either
+from grpo_runtime.rollouts.agents.coroutine import find_agent
 from grpo_runtime.rollouts.agents.environments import agent_options
 from grpo_runtime.rollouts.agents.tools import ToolPlayer
 from grpo_runtime.rollouts.function.worker import worker_config
@@ -25,17 +26,23 @@ ROOT = Path(__file__).parents[4]
 EXAMPLE = ROOT / "examples" / "calculator"
 CALCULATOR = EXAMPLE / "calculator.py"
 PAGE = (ROOT / "docs" / "guides" / "agents.md").read_text()
-SECTION = PAGE.partition("## Tools: a class, functions, MCP servers\n")[2].partition("\n## ")[0]
+TOOLS = "Tools: a class, functions, MCP servers"
+JUDGE = "A judge, or a simulated user"
 JOB = yaml.safe_load(CALCULATOR.with_name("tools-job.yaml").read_text())
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", SECTION, re.DOTALL | re.MULTILINE)
+def blocks(language: str, *, section: str = TOOLS) -> list[str]:
+    text = PAGE.partition(f"## {section}\n")[2].partition("\n## ")[0]
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def config_of(file: Path, name: str, columns: list[str]) -> dict[str, Any]:
+    place = {"path": str(file), "function": name, "place": file.name}
+    return {"field": "environment guide", "function": None, "file": place, "columns": columns}
 
 
 def player_in(file: Path, name: str, columns: list[str]) -> ToolPlayer:
-    place = {"path": str(file), "function": name, "place": file.name}
-    config = {"field": "environment guide", "function": None, "file": place, "columns": columns}
+    config = config_of(file, name, columns)
     return ToolPlayer({**config, "servers": [], "has_prompts": True, "system_prompt": None})
 
 
@@ -68,6 +75,17 @@ async def test_a_list_of_functions_is_tools(tmp_path: Path):
     client = ScriptedClient([("search", '{"query": "pods"}')], "They are.")
     assert (await played(player_in(file, "TOOLS", []), client))["reward"] is None
     assert client.told == ['["Pods are restarted."]']
+
+
+@pytest.mark.parametrize(("judged", "reward"), [("I say 7.", 7.0), ("Very good!", 0.0)])
+async def test_a_judge_says_a_number_or_none(judged: str, reward: float, tmp_path: Path):
+    file = tmp_path / "judged.py"
+    [code] = blocks("python", section=JUDGE)
+    file.write_text(code)
+    client = ScriptedClient("Four.", judged)
+    said = await played(find_agent(config_of(file, "agent", [])), client, prompt="2+2")
+    assert said == {"reward": reward, "state": None}
+    assert client.messages == [{"role": "user", "content": "A score from 0 to 9 for: Four."}]
 
 
 SERVER_CODE = blocks("python")[2]

@@ -1,4 +1,4 @@
-"""Episodes of tools in this process, with a client that is a fake."""
+"""Episodes in this process, with a client that is a fake."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -7,8 +7,7 @@ from typing import Any
 import httpx
 from openai import BadRequestError, RateLimitError
 
-from grpo_runtime.rollouts.agents.tools import ToolPlayer
-from grpo_runtime.rollouts.agents.worker import Episode, Task
+from grpo_runtime.rollouts.agents.worker import Episode, Player, Task
 
 Scripted = str | list[tuple[str, str]] | None
 
@@ -25,7 +24,9 @@ class ScriptedClient:
         self._finish_reason = finish_reason
         self.chat = SimpleNamespace(completions=self)
 
-    async def create(self, *, model: str, messages: Sequence[Any], tools: Sequence[Any]) -> Any:
+    async def create(
+        self, *, model: str, messages: Sequence[Any], tools: Sequence[Any] = (), temperature: float = 1.0
+    ) -> Any:
         self.messages, self.tools = [*messages], [*tools]
         request = httpx.Request("POST", "http://gateway")
         if not self._script:
@@ -42,7 +43,8 @@ class ScriptedClient:
             for place, (name, arguments) in enumerate([] if isinstance(said, str) else said)
         ]
         reason = self._finish_reason or ("tool_calls" if calls else "stop")
-        message = SimpleNamespace(role="assistant", tool_calls=calls or None)
+        content = said if isinstance(said, str) else None
+        message = SimpleNamespace(role="assistant", content=content, tool_calls=calls or None)
         more = {"unreadable_call": True} if "<tool_call>" in said else None
         choice = SimpleNamespace(message=message, finish_reason=reason, model_extra=more)
         return SimpleNamespace(choices=[choice])
@@ -58,7 +60,7 @@ class ScriptedClient:
 
 
 async def played(
-    player: ToolPlayer, client: ScriptedClient, *, prompt: Any = "Go.", **columns: Any
+    player: Player, client: ScriptedClient, *, prompt: Any = "Go.", **columns: Any
 ) -> dict[str, Any]:
     """What the last line of an episode with this script says."""
     await player.start()
