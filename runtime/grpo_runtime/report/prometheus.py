@@ -10,7 +10,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from grpo_api.contract.run_config import JobRef
-from grpo_runtime.report.phases import phase_of
+from grpo_runtime.report.phases import STEP_TIME, phase_of
 from grpo_runtime.report.sink import StepRecord
 from grpo_runtime.storage.files import read_if_there, write_atomically
 
@@ -79,8 +79,8 @@ def prometheus_text(metrics: Mapping[str, float], *, labels: Mapping[str, str]) 
     `rewards/NAME/mean` becomes `grpo_rewards_mean` with a label `function`, so that dashboards need not know
     the names of the reward functions, and `env/NAME/reward` becomes `grpo_env_reward` with a label
     `environment`. `sync/PHASE_seconds` is also in `grpo_weight_sync_phase_seconds` with a label `phase`, so
-    that one expression shows all phases. A user's own metric that would get the name of one with a label is
-    left out.
+    that one expression shows all phases, and `step_time` is `grpo_step_time_seconds`. A user's own metric
+    that would get the name of one with a label is left out.
     """
     gauges: dict[str, _Gauge] = {}
     series = [one for name, value in metrics.items() for one in _series(name, value)]
@@ -131,4 +131,4 @@ def _series(name: str, value: float) -> Iterator[tuple[str, Mapping[str, str], f
     phase = phase_of(name)
     if phase is not None:
         yield PHASE_SECONDS, {"phase": phase}, value
-    yield name, {}, value
+    yield f"{name}_seconds" if name == STEP_TIME else name, {}, value

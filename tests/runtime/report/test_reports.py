@@ -134,11 +134,12 @@ def test_the_checksum_tells_runs_with_other_tokens_or_another_order_apart() -> N
 
 def test_prometheus_gets_a_label_for_the_reward_function_and_escaped_names() -> None:
     values = {"rewards/a/mean": 0.5, "rewards/b-c/mean": 1.0, "completions/mean_length": 3.0}
-    values |= {"own/top-1 %.é": 4.0, 'rewards/"q"\\\n/mean': 2.0}
+    values |= {"step_time": 2.0, "own/top-1 %.é": 4.0, 'rewards/"q"\\\n/mean': 2.0}
     lines = prometheus_text(values, labels={"grpojob": "copy"}).splitlines()
     assert 'grpo_rewards_mean{function="a",grpojob="copy"} 0.5' in lines
     assert 'grpo_rewards_mean{function="b-c",grpojob="copy"} 1.0' in lines
     assert 'grpo_completions_mean_length{grpojob="copy"} 3.0' in lines
+    assert 'grpo_step_time_seconds{grpojob="copy"} 2.0' in lines
     assert 'grpo_own_top_1____{grpojob="copy"} 4.0' in lines
     assert r'grpo_rewards_mean{function="\"q\"\\\n",grpojob="copy"} 2.0' in lines
 
