@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -289,24 +289,60 @@ def test_the_table_has_speed_and_the_gpus_that_do_nothing(plugin: ModuleType) ->
         pod("waits for a node"),
     ]
     two = job(name="two", phase="Pending")
+    resumed = {"step": 500, "startTime": begun, "resumedFrom": {"source": "pvc://runs/old", "step": 499}}
+    three = job(name="three", spec={"resumeFrom": {"job": "old"}}, **resumed)
+    four = job(name="four", spec={"resumeFrom": {"job": "old", "load": "Weights"}}, **resumed)
     looks: Any = collections.defaultdict(collections.deque)
-    rows = [line.split() for line in plugin.table_of([one, two], pods, looks, NOW).splitlines()]
+    jobs = [one, two, three, four]
+    rows = [line.split() for line in plugin.table_of(jobs, pods, looks, NOW).splitlines()]
     assert rows[1] == ["team", "copy", "Running", "40/200", "0.5", "0.5", "99", "10", "4"]
     assert rows[2] == ["team", "two", "Pending", "-", "-", "-", "-", "-", "-"]
+    assert rows[3][4] == "0.01", "without the steps of the job that it resumes"
+    assert rows[4][4] == "5", "with the weights alone it counts from 0"
 
     later = {**one, "status": {**one["status"], "step": 46, "conditions": []}}
-    rows = [
-        line.split()
-        for line in plugin.table_of([later], pods, looks, NOW + timedelta(seconds=2)).splitlines()
+    (_, row) = plugin.table_of([later], pods, looks, NOW + timedelta(seconds=2)).splitlines()
+    assert row.split()[-1] == "6", "the trainer makes no steps"
+
+
+def speeds(plugin: ModuleType, steps: Callable[[int], int], *, until: int, **status: Any) -> list[str | None]:
+    """What a watch says of a job that began 100 s before, every two seconds; `steps` are by second."""
+    begun = f"{NOW - timedelta(seconds=100):%Y-%m-%dT%H:%M:%SZ}"
+    looks: Any = collections.deque()
+    return [
+        plugin.speed_of(
+            job(step=steps(second), startTime=begun, **status), looks, NOW + timedelta(seconds=second)
+        )
+        for second in range(0, until + 1, 2)
     ]
-    assert rows[1][4] == "3", "steps since the look before"
-    assert rows[1][-1] == "6", "the trainer makes no steps"
-    again = {**one, "status": {**one["status"], "step": 10}}
-    rows = [
-        line.split()
-        for line in plugin.table_of([again], pods, looks, NOW + timedelta(seconds=4)).splitlines()
-    ]
-    assert rows[1][4] == f"{10 / 84:.3g}", "an attempt that begins anew is no negative speed"
+
+
+def test_a_watch_shows_the_speed_of_the_last_minute_once_it_has_lasted_one(plugin: ModuleType) -> None:
+    stands = speeds(plugin, lambda second: 40, until=600)
+    assert (stands[0], stands[29]) == ("0.4", f"{40 / 158:.3g}"), "since the start"
+    assert set(stands[30:]) == {"0"}
+    stops = speeds(plugin, lambda second: 40 + 3 * min(second, 100), until=200)
+    assert stops[30] == f"{(40 + 3 * 60) / 160:.3g}"
+    assert set(stops[31:51]) == {"3"}
+    assert stops[65] == f"{(3 * 30 + 1) / 60:.3g}", "the step that takes longer counts"
+    assert set(stops[80:]) == {"0"}
+    begins_anew = speeds(plugin, lambda second: 40 + second if second < 80 else second - 80, until=150)
+    assert begins_anew[39:42] == ["1", None, f"{2 / 182:.3g}"] and begins_anew[-1] == "1"
+    ended = {"completionTime": f"{NOW:%Y-%m-%dT%H:%M:%SZ}"}
+    assert set(speeds(plugin, lambda second: 40, until=600, **ended)) == {"0.4"}
+
+
+@pytest.mark.parametrize("took", [20, 40, 90, 300])
+def test_a_watch_that_begins_before_the_end_of_a_step_shows_how_long_steps_take(
+    plugin: ModuleType, took: int
+) -> None:
+    said = speeds(plugin, lambda second: 2 + (second + took - 3) // took, until=1500)
+    seen = next(index for index, each in enumerate(said) if 2 * index > 62 and each != "0")
+    assert 2 * seen == max(64, 4 + took) and set(said[31:seen]) <= {"0", said[31]}
+    assert {float(each or 0) for each in said[seen:]} == {float(f"{1 / took:.3g}")}
+    assert said[31] == f"{(2 + (62 + took - 3) // took) / 162:.3g}", "since the start"
+    stands = speeds(plugin, lambda second: 2 + (min(second, 900) + took - 3) // took, until=2400)
+    assert stands[-1] == "0"
 
 
 def test_a_watch_ends_with_ctrl_c_without_a_word(shell: Shell) -> None:
