@@ -532,6 +532,69 @@ def test_a_bundle_has_no_credentials_and_says_what_it_lacks(shell: Shell) -> Non
     assert not any("secrets" in call for call in shell.calls)
 
 
+VALUE = "correcthorse12345"
+SECRET_VARIABLES = [
+    *("DB_PASS", "MYSQL_PWD", "SSH_PASSPHRASE", "OPENAI_KEY", "WANDB_KEY", "HF_TOKEN_READ", "HF_TOKENS"),
+    *("AWS_SECRET_ACCESS_KEY_PROD", "HTTP_COOKIE", "REDISCLI_AUTH", "GCP_CREDENTIALS_JSON", "TOKEN_2"),
+]
+OPEN_VARIABLES = [
+    *("TOKENIZERS_PARALLELISM", "HF_TOKEN_PATH", "GRPO_TOKENS_DIR", "GRPO_FOLLOW_TOKEN_FILE"),
+    *("DB_SECRET_NAME", "MONKEY_MODE", "COMPASS_URL", "BYPASS_CACHE", "AUTHOR_OF_IT", "PWD", "OLDPWD"),
+]
+
+
+@pytest.mark.parametrize("name", [*SECRET_VARIABLES, "PGPASSWORD", "dbPass", "db-auth", "api.key", "SECRET"])
+def test_the_value_of_a_variable_that_is_named_like_a_credential_is_hidden(
+    plugin: ModuleType, name: str
+) -> None:
+    hidden = plugin.Hidden()
+    found = hidden.in_value({"env": [{"name": name, "value": VALUE}]})
+    assert found == {"env": [{"name": name, "value": "[hidden]"}]} and hidden.count == 1
+
+
+@pytest.mark.parametrize("name", SECRET_VARIABLES)
+@pytest.mark.parametrize(
+    "form", ["{}={}", "export {}='{}'", "environ({{'{}': '{}'}})", 'x {{\\"{}\\": \\"{}\\"}}']
+)
+def test_a_variable_is_hidden_in_a_text_and_as_a_field(plugin: ModuleType, form: str, name: str) -> None:
+    hidden = plugin.Hidden()
+    said = hidden.in_value({"script": form.format(name, VALUE), name: VALUE})
+    assert said == {"script": form.format(name, "[hidden]"), name: "[hidden]"}
+    assert hidden.count == 2
+
+
+@pytest.mark.parametrize("name", OPEN_VARIABLES)
+def test_a_variable_that_has_no_secret_stays_readable(plugin: ModuleType, name: str) -> None:
+    thing = {"env": [{"name": name, "value": VALUE}], name: VALUE, "args": [f"{name}={VALUE}"]}
+    assert plugin.Hidden().in_value(thing) == thing
+
+
+@pytest.mark.parametrize("flag", ["--db-pass", "--openai-key", "--token", "-hf_token"])
+def test_an_argument_that_is_named_like_a_credential_is_hidden(plugin: ModuleType, flag: str) -> None:
+    arguments = ["serve", "--max-tokens", "4096", flag, VALUE, f"-{flag}={VALUE}", "--tokenizer", VALUE]
+    said = plugin.Hidden().in_value({"args": arguments})["args"]
+    assert said == [*arguments[:4], "[hidden]", f"-{flag}=[hidden]", *arguments[6:]]
+
+
+def test_names_of_secrets_and_numbers_of_tokens_stay_readable(plugin: ModuleType) -> None:
+    counts = ["GRPO_MICRO_BATCH_TOKENS", "MAX_TOKENS", "num_tokens", "VLLM_MAX_NUM_BATCHED_TOKENS"]
+    key = {"secretKeyRef": {"name": "hub", "key": "token"}}
+    thing = {
+        "env": [
+            *({"name": name, "value": "16384"} for name in counts),
+            {"name": "HF_TOKEN", "valueFrom": key},
+        ],
+        "topologyKey": "kubernetes.io/hostname",
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+        "volumes": [{"secret": {"secretName": "the-hub-of-a-team"}}],
+        "hub": {"tokenSecret": "the-hub-of-a-team"},
+        "imagePullSecrets": [{"name": "the-registry"}],
+        "status": {"tokensPerSecond": "12345678", "maxTokens": "12345678", "tokenizer": "a-long-name/of-it"},
+        "log": "max_tokens=12345678 num_tokens: 12345678 tokenizer=a-long-name key=lambda_of_it",
+    }
+    assert plugin.Hidden().in_value(thing) == thing
+
+
 @pytest.mark.parametrize(
     "text",
     [
