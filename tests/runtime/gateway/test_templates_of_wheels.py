@@ -1,6 +1,7 @@
-"""The chat templates of the families that TRL knows, from its own environment: which of them go on from what
-was sampled, and how. docs/decisions/samples.md says what it means."""
+"""The chat templates that come with TRL, from its own environment, and with vLLM, for models that have none:
+which of them go on from what was sampled, and how. docs/decisions/samples.md says what it means."""
 
+import importlib.util
 import re
 import subprocess
 from collections.abc import Sequence
@@ -17,6 +18,9 @@ from grpo_trl.environment import trl_python
 pytestmark = pytest.mark.matrix
 
 ENDS = {
+    "basic": ["</s>"],
+    "blip2": ["</s>"],
+    "chatml": ["<|im_end|>"],
     "cohere": ["<|END_OF_TURN_TOKEN|>"],
     "deepseek": ["<｜end▁of▁sentence｜>"],
     "diffusion_gemma": ["<turn|>", "<|tool_response>"],
@@ -25,9 +29,11 @@ ENDS = {
     "glm": ["<|endoftext|>", "<|user|>", "<|observation|>"],
     "gptoss": ["<|return|>", "<|call|>"],
     "idefics": ["<end_of_utterance>"],
+    "kimi_audio": ["<|im_kimia_text_eos|>"],
     "lfm2": ["<|im_end|>"],
     "llama": ["<|eot_id|>", "<|eom_id|>"],
     "llava": ["</s>"],
+    "minicpm": ["<|im_end|>"],
     "muse": ["<|eot|>", "<|eom|>"],
     "nemotron": ["<|im_end|>"],
     "phi": ["<|end|>", "<|endoftext|>"],
@@ -61,15 +67,26 @@ CHATS = {
 SAME, REWRITTEN, WHOLE, REFUSED = "same", "rewritten", "whole", "refused"
 """All is the template's own text; the template would write what was sampled in another way, and it stays as
 it was; rendered whole, which begins another sequence unless the tokens are those; refused by the template."""
+ENDLESS, EMPTY = "endless", "empty"
+"""The template's own text, but for the end of a turn, which it never writes: one that was sampled stays; no
+text at all, which the gateway refuses."""
 
 
 @cache
 def templates() -> dict[str, str]:
-    """By name, those that models came with."""
+    """By name, those that models came with, and those that vLLM has for others."""
     code = "import pathlib, trl; print(pathlib.Path(trl.__file__).parent / 'chat_templates')"
     found = subprocess.run([trl_python(), "-c", code], check=True, capture_output=True, text=True)
-    files = Path(found.stdout.strip().splitlines()[-1]).glob("*.jinja")
-    return {path.stem: path.read_text() for path in files if not path.stem.endswith("_training")}
+    of_trl = Path(found.stdout.strip().splitlines()[-1]).glob("*.jinja")
+    # without its import, which takes seconds
+    [vllm] = importlib.util.find_spec("vllm").submodule_search_locations  # type: ignore[union-attr, misc]
+    of_vllm = (Path(vllm) / "transformers_utils" / "chat_templates").glob("*.jinja")
+    texts = [
+        *((path.stem, path.read_text()) for path in of_trl if not path.stem.endswith("_training")),
+        *((path.stem.removeprefix("template_"), path.read_text()) for path in of_vllm),
+    ]
+    assert len(dict(texts)) == len(texts)
+    return dict(texts)
 
 
 def template_of(name: str) -> ChatTemplate:
@@ -101,7 +118,11 @@ def outcome(name: str, chat: str) -> str:
         whole = template.prompt([*before, reply, *more], tools=tools)
     except TemplateRefusesError:
         return REFUSED
+    if not prompt:
+        return EMPTY
     found = {outcome_of(template, chat, prompt, whole, has_ended=has_ended) for has_ended in (True, False)}
+    if found == {SAME, REWRITTEN}:
+        return ENDLESS
     assert len(found) == 1, (name, chat, found)
     return found.pop()
 
@@ -127,29 +148,43 @@ def outcome_of(
 
 
 _NEMOTRON = ("nemotron_3_5_lightning", "nemotron_3_nano", "nemotron_3_super", "nemotron_3_ultra")
-_WITHOUT_CALLS = ("cohere2", "deepseek_r1_distill", "lfm2", "llama3", "phi3", "phi3_5", "qwen2_5_vl")
+_WITHOUT_CALLS = (
+    *("cohere2", "deepseek_r1_distill", "lfm2", "llama3", "phi3", "phi3_5", "qwen2_5_vl"),
+    *("basic", "blip2", "chatml"),
+)
 """They write no calls where they are asked to."""
 _GEMMA4 = ("diffusion_gemma", "gemma4", "gemma4_v3", "gemma4_v4", "gemma4_v5")
+_EMPTY = ("kimi_audio",)
+"""It reads a list of chats, which transformers gives to no template."""
+_DEEPSEEK_OF_VLLM = ("deepseek_ocr", "deepseek_vl2")
 EXPECTED: dict[str, dict[str, Sequence[str]]] = {
     "chat": {
+        EMPTY: _EMPTY,
+        ENDLESS: ("basic", "deepseek_ocr"),
         REFUSED: ("llava_next",),
-        # a prompt opens thoughts, or an earlier reply loses them; in GPT-OSS it has another end
+        # a prompt opens thoughts, or an earlier reply loses them; in GPT-OSS it has another end, and
+        # BLIP-2 writes another space before the reply
         REWRITTEN: (
             *("deepseek_r1_distill", "deepseekv3", "gptoss", *_NEMOTRON),
-            *("qwen3_5_nothink", "qwen3_5_think", "qwen3_6"),
+            *("qwen3_5_nothink", "qwen3_5_think", "qwen3_6", "minicpmv45", "blip2"),
         ),
         # they take contents as lists only
         WHOLE: ("idefics3", "smolvlm"),
     },
     "call": {
-        REFUSED: ("cohere", "deepseekv3", "gemma", "gemma3", "idefics3", "llava_next", "smolvlm"),
-        REWRITTEN: _NEMOTRON,
+        EMPTY: _EMPTY,
+        REFUSED: (
+            *("cohere", "deepseekv3", "gemma", "gemma3", "idefics3", "llava_next", "smolvlm"),
+            *_DEEPSEEK_OF_VLLM,
+        ),
+        REWRITTEN: (*_NEMOTRON, "minicpmv45"),
         WHOLE: _WITHOUT_CALLS,
     },
     "text and call": {
-        REFUSED: ("cohere", "deepseekv3", "gemma", "gemma3", "llava_next"),
+        EMPTY: _EMPTY,
+        REFUSED: ("cohere", "deepseekv3", "gemma", "gemma3", "llava_next", *_DEEPSEEK_OF_VLLM),
         # Gemma 4 moves the text behind the answer of the tool
-        REWRITTEN: (*_GEMMA4, *_NEMOTRON),
+        REWRITTEN: (*_GEMMA4, *_NEMOTRON, "minicpmv45"),
         WHOLE: (*_WITHOUT_CALLS, "idefics3", "smolvlm"),
     },
 }
@@ -159,7 +194,7 @@ EXPECTED: dict[str, dict[str, Sequence[str]]] = {
 @pytest.mark.parametrize("chat", CHATS)
 def test_a_chat_goes_on_with_the_templates_own_text_but_for_those_that_are_listed(chat: str) -> None:
     found = {name: outcome(name, chat) for name in templates()}
-    assert len(found) > 40
+    assert len(found) > 47
     others = {of: sorted(name for name in found if found[name] == of) for of in EXPECTED[chat]}
     assert others == {of: sorted(names) for of, names in EXPECTED[chat].items()}
     assert set(found.values()) == {SAME, *EXPECTED[chat]}
