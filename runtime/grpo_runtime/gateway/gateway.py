@@ -100,8 +100,8 @@ class Gateway:
         self, key: str, asked: ChatRequest | TokenRequest, *, identity: str, is_sent_again: bool = False
     ) -> Answer:
         """The answer to a call of the session with this key, once the engines have sampled it. A call that
-        `is_sent_again`, with the same `identity`, takes the place of the first: that one is given up, or its
-        answer is given once more.
+        `is_sent_again`, with the same `identity`, takes the place of the last that was not: that one is given
+        up, or its answer is given once more.
 
         Raises UnknownKeyError, LimitReachedError, BadFieldError, and what the engines raise; CancelledError
         in a call that is given up.
@@ -111,6 +111,9 @@ class Gateway:
             if (known := found.answers.get(identity)) is not None:
                 return known
             await _give_up([call for call, of in found.calls.items() if of == identity][-1:])
+        else:
+            # that was answered before: this one asks the same for another draw
+            found.answers.pop(identity, None)
         call = asyncio.create_task(self._answered(found, asked, identity=identity))
         found.calls[call] = identity
         try:

@@ -309,6 +309,34 @@ async def test_a_call_that_is_sent_again_takes_the_place_of_the_first_and_is_one
     assert (found.record.num_calls, found.record.num_sampled) == (1, 2)
 
 
+async def test_a_call_that_asks_the_same_again_is_another_draw_also_where_it_breaks_off_and_is_repeated():
+    said = iter(["4", "5", "6"])
+
+    class BreakingOff(ScriptedPolicy):
+        async def generate(self, requests: Any, *, stays_awake: bool) -> Any:
+            answers = await super().generate(requests, stays_awake=stays_awake)
+            if len(self.requests) == 2:
+                begun.set()
+                await asyncio.Event().wait()
+            return answers
+
+    served, found, begun = Served(policy=BreakingOff(lambda _: next(said) + END)), session(), asyncio.Event()
+    asked = read_chat_request({"messages": [USER]}, terms=TERMS)
+
+    async def agent(key: str) -> list[str]:
+        first = await served.gateway.answer(key, asked, identity="a")
+        second = asyncio.create_task(served.gateway.answer(key, asked, identity="a"))
+        await begun.wait()
+        second.cancel()
+        await asyncio.wait([second])
+        again = await served.gateway.answer(key, asked, identity="a", is_sent_again=True)
+        return [str(answer.message["content"]) for answer in (first, again)]
+
+    async with asyncio.timeout(HUNG_SECONDS):
+        assert await served.gateway.play(found, agent) == ["4", "6"]
+    assert found.record.num_calls == 2
+
+
 async def test_a_client_that_leaves_at_the_moment_of_its_answer_gets_it_when_it_asks_again():
     """What was sampled is in the record then, and would be trained twice."""
     leave: list[Callable[[], object]] = []
