@@ -39,6 +39,30 @@ JOB_DECIDES = (
     "repetition_penalty",
 )
 """What is sampled is what is trained, so these are the job's."""
+NOT_READ: Mapping[str, tuple[Any, ...]] = {
+    "min_tokens": (0,),
+    "ignore_eos": (False,),
+    "stop_token_ids": ([],),
+    "bad_words": ([],),
+    "allowed_token_ids": (),
+    "thinking_token_budget": (),
+    "reasoning_effort": (),
+    "verbosity": (),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "parallel_tool_calls": (True,),
+}
+"""Further fields that shape a prompt or what is sampled. A session that is trained does not read them. Each
+has its values that ask for nothing."""
+_OF_TOOL: Mapping[str, tuple[type, str]] = {"defer_loading": (bool, "true or false")}
+_OF_FUNCTION: Mapping[str, tuple[type, str]] = {
+    "description": (str, "a text"),
+    "parameters": (dict, "an object"),
+    "strict": (bool, "true or false"),
+    **_OF_TOOL,
+}
+"""What a tool may say of its function besides its name."""
 _LONGEST_STOP, _MOST_STOPS = 256, 16
 
 
@@ -46,10 +70,12 @@ _LONGEST_STOP, _MOST_STOPS = 256, 16
 class Terms:
     """Who decides how a session is sampled."""
 
-    given: Mapping[str, float]
-    """The job's values of JOB_DECIDES: a request that asks for one of these overrides nothing."""
+    given: Mapping[str, Any]
+    """The job's values of what it decides: a request that asks for one of these overrides nothing."""
     vocab_size: int
     """Token ids are below it."""
+    end_ids: frozenset[int] = frozenset()
+    """Tokens that end completions."""
     is_trained: bool = True
     """Whether the job decides. Otherwise each request does."""
 
@@ -111,7 +137,7 @@ def read_chat_request(body: Mapping[str, Any], *, terms: Terms) -> ChatRequest:
     """The request with this body, parsed from JSON. Raises BadFieldError."""
     _refuse(body, terms=terms)
     choice = body.get("tool_choice") or "auto"
-    tools = _objects(body, "tools") if choice != "none" else ()
+    tools = _tools(body) if choice != "none" else ()
     overridden = _overridden(body, terms=terms)
     if choice not in ("auto", "none"):
         # a grammar would make the reply a call
@@ -143,8 +169,15 @@ def _refuse(asked: Mapping[str, Any], *, terms: Terms) -> None:
 def _overridden(asked: Mapping[str, Any], *, terms: Terms) -> tuple[str, ...]:
     if not terms.is_trained:
         return ()
-    named = {name: asked[name] for name in JOB_DECIDES if asked.get(name) is not None}
-    return tuple(name for name, value in named.items() if value != terms.given.get(name))
+    named = {name: asked[name] for name in (*JOB_DECIDES, *NOT_READ) if asked.get(name) is not None}
+    ends = named.get("stop_token_ids")
+    if isinstance(ends, list) and all(type(token) is int and token in terms.end_ids for token in ends):
+        del named["stop_token_ids"]  # a completion ends there anyway
+    return tuple(
+        name
+        for name, value in named.items()
+        if value != terms.given.get(name) and value not in NOT_READ.get(name, ())
+    )
 
 
 def _own(asked: Mapping[str, Any], *, terms: Terms) -> OwnParameters | None:
@@ -156,6 +189,30 @@ def _objects(body: Mapping[str, Any], field: str) -> tuple[dict[str, Any], ...]:
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
         raise BadFieldError(field, "it must be a list of objects")
     return tuple(found)
+
+
+def _tools(body: Mapping[str, Any]) -> tuple[Message, ...]:
+    """The functions that may be called. What passes here is a tool to vLLM's parsers, too."""
+    found = _objects(body, "tools")
+    for place, tool in enumerate(found):
+        where, function = f"tools[{place}]", tool.get("function")
+        if tool.get("type", "function") != "function":
+            raise BadFieldError(f"{where}.type", "only tools of type function are served")
+        if (
+            not isinstance(function, dict)
+            or not isinstance(function.get("name"), str)
+            or not function["name"]
+        ):
+            raise BadFieldError(f"{where}.function.name", "it is missing")
+        _require_kinds(tool, where, _OF_TOOL)
+        _require_kinds(function, f"{where}.function", _OF_FUNCTION)
+    return found
+
+
+def _require_kinds(found: Mapping[str, Any], where: str, kinds: Mapping[str, tuple[type, str]]) -> None:
+    for name, (kind, wanted) in kinds.items():
+        if found.get(name) is not None and not isinstance(found[name], kind):
+            raise BadFieldError(f"{where}.{name}", f"it must be {wanted}")
 
 
 def _messages(body: Mapping[str, Any]) -> tuple[Message, ...]:

@@ -38,7 +38,8 @@ _RANGES = {
 }
 _WHOLE = {"top_k": _Range(-1, 2**31 - 1), "seed": _Range(0, _LARGEST_SEED)}
 _BIAS = _Range(-100, 100)
-OWN = (*_RANGES, *_WHOLE, "logit_bias", "response_format")
+_TOKENS = ("stop_token_ids", "allowed_token_ids")
+OWN = (*_RANGES, *_WHOLE, *_TOKENS, "ignore_eos", "logit_bias", "response_format")
 """Fields that such a session sets for itself."""
 
 
@@ -61,6 +62,11 @@ def read_own_parameters(asked: Mapping[str, Any], *, vocab_size: int) -> OwnPara
     for name, limits in _WHOLE.items():
         if name in given and not (type(given[name]) is int and limits.has(given[name])):
             raise BadFieldError(name, f"it must be a whole number {limits}")
+    for name in _TOKENS:
+        if name in given:
+            _require_tokens(name, given[name], vocab_size=vocab_size)
+    if not isinstance(given.get("ignore_eos", False), bool):
+        raise BadFieldError("ignore_eos", "it must be true or false")
     seed, format_ = given.pop("seed", None), given.pop("response_format", None)
     if "logit_bias" in given:
         _require_bias(given["logit_bias"], vocab_size=vocab_size)
@@ -72,6 +78,14 @@ def read_own_parameters(asked: Mapping[str, Any], *, vocab_size: int) -> OwnPara
 
 def _is_number(found: Any) -> bool:
     return isinstance(found, int | float) and not isinstance(found, bool)
+
+
+def _require_tokens(name: str, found: Any, *, vocab_size: int) -> None:
+    is_list = isinstance(found, list) and all(type(token) is int for token in found)
+    if not is_list or not (found or name == "stop_token_ids"):
+        raise BadFieldError(name, "it must be a list of token ids")
+    if not all(0 <= token < vocab_size for token in found):
+        raise BadFieldError(name, f"there are tokens from 0 to {vocab_size - 1}")
 
 
 def _require_bias(found: Any, *, vocab_size: int) -> None:

@@ -39,7 +39,13 @@ _CLIENT_LEFT = 499
 
 def application(gateway: Gateway, *, given: Mapping[str, float]) -> Starlette:
     """The ASGI application of a gateway. `given` are the job's values of what it decides."""
-    routes = _Routes(gateway, terms=Terms(given=given, vocab_size=gateway.model.vocab_size))
+    template = gateway.model.template
+    terms = Terms(
+        given={**given, "chat_template_kwargs": template.arguments, "chat_template": template.template},
+        vocab_size=gateway.model.vocab_size,
+        end_ids=template.end_ids,
+    )
+    routes = _Routes(gateway, terms=terms)
     return Starlette(
         routes=[
             Route(CHAT_PATH, routes.chat, methods=["POST"]),

@@ -9,8 +9,9 @@ from tiny_families import chat_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from grpo_runtime.errors import UserError
-from grpo_runtime.gateway.chat_request import ChatRequest
+from grpo_runtime.gateway.chat_request import ChatRequest, Terms, read_chat_request
 from grpo_runtime.gateway.chat_template import ChatTemplate
+from grpo_runtime.gateway.refusals import BadFieldError
 from grpo_runtime.gateway.replies import Reply
 from grpo_runtime.gateway.session import ChatModel
 from grpo_runtime.model.completion_decoder import CompletionDecoder
@@ -103,6 +104,41 @@ def test_without_parsers_a_reply_is_its_text(tokenizer: PreTrainedTokenizerFast)
 def test_a_parser_that_vllm_does_not_have_is_named(tokenizer: PreTrainedTokenizerFast):
     with pytest.raises(UserError, match="hermit"):
         read(tokenizer, CALL, tool_call_parser="hermit")
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        ADD,
+        {**ADD, "type": "custom"},
+        {"function": {"name": "add"}},
+        {"type": None, "function": {"name": "add"}},
+        {"type": "function", "function": {"parameters": {}}},
+        {"type": "function", "name": "add"},
+        *(
+            {**ADD, "function": {**ADD["function"], **more}}
+            for more in (
+                *({"name": 5}, {"description": 5}, {"parameters": []}, {"strict": "perhaps"}),
+                *({"defer_loading": {}}, {"description": None, "parameters": None, "strict": None}),
+                {"more": 5, "parameters": {"type": 5, "properties": [5]}},
+            )
+        ),
+        {**ADD, "defer_loading": "perhaps"},
+    ],
+    ids=str,
+)
+def test_the_gateway_refuses_the_tools_that_vllm_does_not_take_with_which_a_reply_is_text(
+    tokenizer: PreTrainedTokenizerFast, tool: Any
+):
+    reply = read(tokenizer, CALL, tools=[tool], tool_call_parser="hermes")
+    body = {"messages": [{"role": "user", "content": "Add."}], "tools": [tool]}
+    try:
+        read_chat_request(body, terms=Terms(given={}, vocab_size=1))
+    except BadFieldError as error:
+        assert error.field.startswith("tools[0].")
+        assert (reply.content, reply.calls, reply.is_unreadable_call) == (CALL, (), False)
+    else:
+        assert [call.name for call in reply.calls] == ["add"]
 
 
 def test_a_script_writes_calls_so_that_a_parser_reads_them(tokenizer: PreTrainedTokenizerFast):

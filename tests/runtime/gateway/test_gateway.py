@@ -208,6 +208,17 @@ MESSAGE = st.fixed_dictionaries(
         )
     },
 )
+TOOL = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.sampled_from(["function", "custom"]) | ANYTHING,
+        "function": ANYTHING
+        | st.fixed_dictionaries(
+            {"name": st.just("add") | ANYTHING},
+            optional=dict.fromkeys(("description", "parameters", "strict"), ANYTHING),
+        ),
+    },
+)
 BODY = st.fixed_dictionaries(
     {"messages": st.lists(MESSAGE, max_size=3) | ANYTHING},
     optional={
@@ -215,7 +226,8 @@ BODY = st.fixed_dictionaries(
             ("tool_choice", "stop", "max_tokens", "temperature", "stream_options", "n"), ANYTHING
         ),
         **dict.fromkeys(("stream", "logprobs", "model", "response_format"), ANYTHING),
-        "tools": st.just([ADD]) | ANYTHING,
+        "tools": st.just([ADD]) | st.lists(TOOL, max_size=2) | ANYTHING,
+        "stop_token_ids": ANYTHING,
     },
 )
 

@@ -18,6 +18,8 @@ SCHEMA = {"type": "object", "properties": {"score": {"type": "integer"}}, "requi
         ({"temperature": 0, "top_p": 0.5, "top_k": -1}, {"temperature": 0, "top_p": 0.5, "top_k": -1}),
         ({"presence_penalty": -2, "min_p": 0.1}, {"presence_penalty": -2, "min_p": 0.1}),
         ({"logit_bias": {"5": -100}}, {"logit_bias": {"5": -100}}),
+        ({"stop_token_ids": [], "allowed_token_ids": [9]}, {"stop_token_ids": [], "allowed_token_ids": [9]}),
+        ({"ignore_eos": True, "min_tokens": 5}, {"ignore_eos": True}),
         ({"response_format": {"type": "text"}}, {}),
         ({"response_format": {"type": "json_object"}}, {"structured_outputs": {"json_object": True}}),
         (
@@ -50,6 +52,10 @@ def test_a_request_may_have_a_seed_of_its_own():
         ({"logit_bias": {"x": 1}}, "logit_bias: x is no token"),
         ({"logit_bias": {"1" * 5000: 1}}, "logit_bias: 1{19} is no token"),
         ({"logit_bias": {"5": 101}}, "logit_bias: of token 5 it must be a number from -100 to 100"),
+        ({"stop_token_ids": [10]}, "stop_token_ids: there are tokens from 0 to 9"),
+        ({"stop_token_ids": 5}, "stop_token_ids: it must be a list of token ids"),
+        ({"allowed_token_ids": []}, "allowed_token_ids: it must be a list of token ids"),
+        ({"ignore_eos": 1}, "ignore_eos: it must be true or false"),
         ({"response_format": {"type": "grammar"}}, "response_format: text, json_object and json_schema"),
         ({"response_format": "json"}, "response_format: text, json_object and json_schema"),
         (

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -25,7 +26,7 @@ from skipping_clock import SkippingClock
 from grpo_runtime.gateway.chat_request import ChatRequest, Terms, read_chat_request
 from grpo_runtime.gateway.gateway import Gateway
 from grpo_runtime.gateway.server import application, read_beside
-from grpo_runtime.gateway.session import Answer, Limits, Session, Turn
+from grpo_runtime.gateway.session import Answer, ChatModel, Limits, Session, Turn
 from grpo_runtime.rollouts.function.turn_sampler import TurnSampler
 from grpo_runtime.rollouts.interface import RequestRefusedError, Rollout
 
@@ -38,11 +39,14 @@ class Served:
     """A gateway over a policy that says `says`, or over another one, and its clients."""
 
     def __init__(
-        self, says: Callable[[str], str] = lambda _: f"5{END}", *, policy: ScriptedPolicy | None = None
+        self,
+        says: Callable[[str], str] = lambda _: f"5{END}",
+        *,
+        policy: ScriptedPolicy | None = None,
+        model: ChatModel | None = None,
     ) -> None:
         self.policy = policy or ScriptedPolicy(says)
-        model = chat_model()
-        self.gateway = Gateway(model, TurnSampler(self.policy))  # type: ignore[arg-type]
+        self.gateway = Gateway(model or chat_model(), TurnSampler(self.policy))  # type: ignore[arg-type]
         self.app = application(self.gateway, given={"temperature": 1.0})
 
     def http(self, key: str = "") -> httpx.AsyncClient:
@@ -164,6 +168,47 @@ async def test_a_client_that_brings_tokens_gets_them_in_both_forms():
     assert rollout.num_sampled == 4
 
 
+async def test_what_shapes_a_completion_and_is_the_jobs_is_counted_where_it_asks_for_something_else():
+    served, found = Served(), session()
+    [end] = served.gateway.model.template.end_ids
+    nothing = {"min_tokens": 0, "ignore_eos": False, "stop_token_ids": [end], "bad_words": [], "seed": None}
+    something = {"min_tokens": 2, "ignore_eos": True, "stop_token_ids": [end, 5], "bad_words": ["a"]}
+    something["allowed_token_ids"] = [5]
+    of_chats = {"chat_template_kwargs": {"enable_thinking": False}, "reasoning_effort": "low"}
+
+    async def agent(key: str) -> None:
+        async with served.http(key) as client:
+            for more in (nothing, {"chat_template_kwargs": {}, "parallel_tool_calls": True}):
+                body = {"messages": [USER], **more}
+                assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+            body = {"token_ids": [1], "sampling_params": nothing}
+            assert (await client.post("/inference/v1/generate", json=body)).status_code == 200
+            assert found.overridden == {}
+            body = {"messages": [USER], **something, **of_chats}
+            assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+            body = {"token_ids": [1], "sampling_params": something}
+            assert (await client.post("/inference/v1/generate", json=body)).status_code == 200
+
+    async with asyncio.timeout(HUNG_SECONDS):
+        await served.gateway.play(found, agent)
+    assert found.overridden == {**dict.fromkeys(something, 2), **dict.fromkeys(of_chats, 1)}
+    assert {request.own_parameters for request in served.policy.requests} == {None}
+
+
+async def test_the_jobs_own_arguments_of_its_template_are_nothing_else():
+    model = chat_model()
+    model = replace(model, template=replace(model.template, arguments={"enable_thinking": False}))
+    served, found = Served(model=model), session(model=model)
+
+    async def agent(client: openai.AsyncOpenAI) -> None:
+        for arguments in ({"enable_thinking": False}, {"enable_thinking": True}):
+            extra = {"chat_template_kwargs": arguments}
+            await client.chat.completions.create(model="policy", messages=[USER], extra_body=extra)
+
+    await served.play(found, agent)
+    assert found.overridden == {"chat_template_kwargs": 1}
+
+
 async def test_models_tell_how_long_a_chat_may_be():
     async with Served().client("any") as client:
         [model] = (await client.models.list()).data
@@ -197,6 +242,13 @@ async def test_what_is_not_served_is_told_with_what_is(path: str):
         ({"max_tokens": 0}, "max_tokens: it must be a number of tokens"),
         ({"stop": [""]}, "stop: it must be a text or a list of texts"),
         ({"tools": ["add"]}, "tools: it must be a list of objects"),
+        ({"tools": [ADD, {"type": "custom"}]}, r"tools\[1\].type: only tools of type function"),
+        ({"tools": [{"type": "function", "name": "add"}]}, r"tools\[0\].function.name: it is missing"),
+        ({"tools": [{"function": {"name": ""}}]}, r"tools\[0\].function.name: it is missing"),
+        (
+            {"tools": [{"function": {"name": "add", "parameters": []}}]},
+            r"tools\[0\].function.parameters: it must be an object",
+        ),
     ],
 )
 async def test_a_request_that_cannot_be_served_names_its_field(body: dict[str, Any], sentence: str):

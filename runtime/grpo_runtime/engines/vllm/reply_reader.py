@@ -50,15 +50,20 @@ class VllmReplies:
 
         It is an unreadable call where a parser of calls finds none behind a text with which a call begins, or
         raises. Parsers for whose calls vLLM has no grammar, such as `pythonic`, do not say with which text
-        one begins.
+        one begins. With tools that vLLM does not take a reply is its text.
         """
         if self._parser is None:
             return Reply(text)
-        request = ChatCompletionRequest(
-            model="", messages=[], tools=list(tools) or None, tool_choice="auto" if tools else "none"
-        )
-        given: list[Any] | None = request.tools
-        parser = self._parser(self._tokenizer, tools=given)
+        try:
+            request = ChatCompletionRequest(
+                model="", messages=[], tools=list(tools) or None, tool_choice="auto" if tools else "none"
+            )
+            given: list[Any] | None = request.tools
+            parser = self._parser(self._tokenizer, tools=given)
+        except Exception as error:
+            # tools are what an agent makes of them
+            logger.warning("tools were not understood (%s: %s)", type(error).__name__, error)
+            return Reply(text)
         try:
             reasoning, content, calls = parser.parse(
                 text, request, enable_auto_tools=bool(tools), model_output_token_ids=list(token_ids)
