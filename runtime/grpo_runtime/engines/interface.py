@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.settings import RolloutSettings
@@ -123,9 +123,10 @@ class EngineKind(Protocol):
         *,
         tool_call_parser: str | None,
         reasoning_parser: str | None,
+        template_arguments: Mapping[str, Any],
     ) -> "ReplyReader":
-        """What reads the replies of a chat as its server does, with the parsers of these names. Imports the
-        library, which takes seconds.
+        """What reads the replies of a chat as its server does, with the parsers of these names, where the
+        chat template gets these arguments. Imports the library, which takes seconds.
 
         Raises UserError for a parser that it does not have, or that does not fit the tokenizer.
         """

@@ -29,7 +29,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def read(
-    tokenizer: PreTrainedTokenizerFast, text: str, *, tools: Sequence[Any] = (ADD,), **parsers: str
+    tokenizer: PreTrainedTokenizerFast, text: str, *, tools: Sequence[Any] = (ADD,), **parsers: Any
 ) -> Reply:
     from grpo_runtime.engines.vllm.reply_reader import VllmReplies
 
@@ -95,6 +95,15 @@ def test_a_call_that_is_only_thought_of_is_no_call(tokenizer: PreTrainedTokenize
         reply = read(tokenizer, text, tool_call_parser="hermes", reasoning_parser="deepseek_r1")
         assert (reply.content.strip(), reply.is_unreadable_call) == (behind, is_unreadable)
         assert not read(tokenizer, text, reasoning_parser="deepseek_r1").is_unreadable_call
+
+
+def test_a_reply_has_no_thoughts_where_the_arguments_of_the_template_turn_them_off(
+    tokenizer: PreTrainedTokenizerFast,
+):
+    parsers = {"tool_call_parser": "hermes", "reasoning_parser": "qwen3"}
+    for arguments, wanted in (({}, ("It is 3.", "")), ({"enable_thinking": False}, ("", "It is 3."))):
+        reply = read(tokenizer, "It is 3.", **parsers, template_arguments=arguments)
+        assert (reply.reasoning, reply.content) == wanted
 
 
 def test_without_parsers_a_reply_is_its_text(tokenizer: PreTrainedTokenizerFast):

@@ -2,10 +2,10 @@
 
 import os
 from asyncio import AbstractEventLoop
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.engines.vllm.arguments import (
@@ -128,11 +128,17 @@ class VllmKind:
         *,
         tool_call_parser: str | None,
         reasoning_parser: str | None,
+        template_arguments: Mapping[str, Any],
     ) -> "VllmReplies":
         """vLLM's parsers without its server. Raises UserError as `VllmReplies` does."""
         from grpo_runtime.engines.vllm.reply_reader import VllmReplies
 
-        return VllmReplies(tokenizer, tool_call_parser=tool_call_parser, reasoning_parser=reasoning_parser)
+        return VllmReplies(
+            tokenizer,
+            tool_call_parser=tool_call_parser,
+            reasoning_parser=reasoning_parser,
+            template_arguments=template_arguments,
+        )
 
 
 VLLM = VllmKind()

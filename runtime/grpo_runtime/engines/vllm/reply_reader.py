@@ -4,7 +4,7 @@ What imports this imports vLLM, which takes seconds.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from transformers import PreTrainedTokenizerBase
@@ -30,10 +30,15 @@ class VllmReplies:
         *,
         tool_call_parser: str | None = None,
         reasoning_parser: str | None = None,
+        template_arguments: Mapping[str, Any] | None = None,
     ) -> None:
-        """Raises UserError for a parser that vLLM does not have, or that does not fit the tokenizer."""
+        """`template_arguments` are those of the chat template: they may say that replies have no thoughts.
+
+        Raises UserError for a parser that vLLM does not have, or that does not fit the tokenizer.
+        """
         # vLLM takes a tokenizer of transformers, which has all that its protocol asks for
         self._tokenizer = cast(Any, tokenizer)
+        self._template_arguments = dict(template_arguments or {})
         try:
             self._parser = ParserManager.get_parser(
                 tool_parser_name=tool_call_parser,
@@ -56,10 +61,14 @@ class VllmReplies:
             return Reply(text)
         try:
             request = ChatCompletionRequest(
-                model="", messages=[], tools=list(tools) or None, tool_choice="auto" if tools else "none"
+                model="",
+                messages=[],
+                tools=list(tools) or None,
+                tool_choice="auto" if tools else "none",
+                chat_template_kwargs=self._template_arguments,
             )
             given: list[Any] | None = request.tools
-            parser = self._parser(self._tokenizer, tools=given)
+            parser = self._parser(self._tokenizer, tools=given, chat_template_kwargs=self._template_arguments)
         except Exception as error:
             # tools are what an agent makes of them
             logger.warning("tools were not understood (%s: %s)", type(error).__name__, error)

@@ -206,5 +206,8 @@ def _replies(sampling: SamplingSpec, tokenizer: PreTrainedTokenizerBase) -> Repl
     if sampling.tool_call_parser is None and sampling.reasoning_parser is None:
         return PlainReplies()
     return engine_kind().reply_reader(
-        tokenizer, tool_call_parser=sampling.tool_call_parser, reasoning_parser=sampling.reasoning_parser
+        tokenizer,
+        tool_call_parser=sampling.tool_call_parser,
+        reasoning_parser=sampling.reasoning_parser,
+        template_arguments=sampling.chat_template_arguments or {},
     )
