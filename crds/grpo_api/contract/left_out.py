@@ -10,7 +10,7 @@ from grpo_api.v1alpha1.status import ShortText
 
 MOST_FAILED_IN_A_ROW = 16
 """So many groups that fail one after the other are no accident of single groups. Of one environment they are
-reported; where no other group is sampled, they end the job."""
+reported; of every environment they end the job."""
 LEFT_OUT_IN_A_ROW = "env/{}/left_out_in_a_row"
 """The metric that counts them, by the name of the environment."""
 

@@ -42,6 +42,11 @@ class PromptSampler:
         self._fingerprint = _fingerprint(prompts)
 
     @property
+    def prompts(self) -> tuple[Prompt, ...]:
+        """All that it draws from."""
+        return self._prompts
+
+    @property
     def first_row(self) -> Prompt:
         """The first of the dataset, wherever the position is."""
         return self._prompts[0]

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from grpo_api.contract.left_out import MOST_FAILED_IN_A_ROW
 from grpo_runtime.algorithm.advantages import differing_groups
 from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.report.waiting import still_ahead_message, unscored_message
 from grpo_runtime.rollouts.collect import Source, score_group
+from grpo_runtime.rollouts.failures import FailuresInARow
 from grpo_runtime.rollouts.group import Group, whole_rewards_of
 from grpo_runtime.rollouts.interface import EngineError, FunctionFailedError, Generation, GivenUp, Rollout
 from grpo_runtime.rollouts.journal.async_journal import AsyncJournal
@@ -101,6 +101,7 @@ class GroupsAhead:
         source: Source,
         scorer: Scorer,
         journal: AsyncJournal | NoJournal,
+        failures: FailuresInARow,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`draw` makes the group of the next prompt, begun after so many finished steps; `give_back` lets
@@ -112,6 +113,7 @@ class GroupsAhead:
         self._source = source
         self._scorer = scorer
         self._journal = journal
+        self._failures = failures
         self._clock = clock
         self._outstanding: dict[int, Outstanding] = {}
         """By ordinal."""
@@ -122,7 +124,6 @@ class GroupsAhead:
         self._tasks: dict[Outstanding, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         self._error: Exception | None = None
-        self._num_failed_in_a_row = 0
         self._served: int | None = None
         """Finished steps of the oldest weights of engines that are given work; None before there are any."""
         self._step = 0
@@ -193,7 +194,7 @@ class GroupsAhead:
         them, and what else has ended since the step before.
 
         Raises what ended the sampling or the scoring of a group, unless it is one of its own failures; and of
-        these the last, where many groups fail one after the other.
+        these the last, where many groups of every environment fail one after the other.
         """
         self._step = step
         while (trained := self._chosen(step)) is None:
@@ -352,7 +353,7 @@ class GroupsAhead:
         self._journal.sampled(group, sample)
 
     def _finish(self, one: Outstanding) -> None:
-        self._num_failed_in_a_row = 0
+        self._failures.count(sampled=[one.group])
         options = self._options
         is_filter = options.max_rounds is not None
         if is_filter and not bool(
@@ -364,8 +365,8 @@ class GroupsAhead:
             self._finished.append(one)
 
     def _fail(self, one: Outstanding, error: Exception) -> None:
-        self._num_failed_in_a_row += 1
-        if self._num_failed_in_a_row >= max(MOST_FAILED_IN_A_ROW, self._bound.groups_per_step):
+        self._failures.count(failed=[one.group])
+        if self._failures.is_end:
             self.end(error)
             return
         logger.warning(

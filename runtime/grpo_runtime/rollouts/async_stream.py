@@ -27,6 +27,7 @@ from grpo_runtime.report.progress import STILL_SECONDS, rounded_down
 from grpo_runtime.report.reporter import Reporter
 from grpo_runtime.rollouts.ahead import AheadOptions, Ended, GroupsAhead
 from grpo_runtime.rollouts.collect import Source, judge_groups
+from grpo_runtime.rollouts.failures import FailuresInARow
 from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import Generation, OnRead, SyncReport
 from grpo_runtime.rollouts.journal.async_journal import AsyncJournal
@@ -64,6 +65,7 @@ class AsyncStream:
     clock: Callable[[], float] = time.monotonic
     generation: Callable[[], Generation | None]
     """How far engines are with what they sample."""
+    failures: FailuresInARow
     advantages: AdvantageOptions
     """How rewards become advantages: a group whose rewards give none teaches nothing."""
     _ahead: GroupsAhead = field(init=False)
@@ -97,6 +99,7 @@ class AsyncStream:
             source=self.source,
             scorer=self.scorer,
             journal=self.journal,
+            failures=self.failures,
         )
 
     async def groups_of(self, step: int, *, watch: Stopwatch) -> StepGroups:

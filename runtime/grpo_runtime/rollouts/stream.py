@@ -10,7 +10,6 @@ from typing import Any, Protocol, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
-from grpo_api.contract.left_out import MOST_FAILED_IN_A_ROW
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.algorithm.advantages import compute_advantages, differing_groups
 from grpo_runtime.algorithm.types import AdvantageOptions
@@ -20,6 +19,7 @@ from grpo_runtime.report.phases import Stopwatch
 from grpo_runtime.report.position import OwnPosition
 from grpo_runtime.report.reporter import Reporter
 from grpo_runtime.rollouts.collect import Collection, Source
+from grpo_runtime.rollouts.failures import FailuresInARow
 from grpo_runtime.rollouts.group import Group, whole_rewards_of
 from grpo_runtime.rollouts.interface import Engines, FunctionFailedError, SyncReport
 from grpo_runtime.rollouts.journal.journal import Journal, NoJournal
@@ -83,6 +83,7 @@ class Stream:
     """Thread of the source and the reward functions."""
     attend: Attend
     sync: Callable[[int], Awaitable[SyncReport]]
+    failures: FailuresInARow
     advantages: AdvantageOptions
     """How rewards become advantages: a group whose rewards give none teaches nothing."""
 
@@ -90,7 +91,7 @@ class Stream:
         """The groups of the step that follows `step` finished ones, in one round, or in several where others
         take the places of groups that teach nothing, with dynamic sampling, or that are left out.
 
-        Raises FunctionFailedError where none is left to train on in many groups in a row.
+        Raises FunctionFailedError where many groups in a row of every environment are left out.
         """
         algorithm = self.run_config.algorithm
         dynamic = algorithm.dynamic_sampling
@@ -98,6 +99,7 @@ class Stream:
             num_groups=algorithm.prompts_per_step,
             max_rounds=None if dynamic is None else dynamic.max_rounds,
             options=self.advantages,
+            failures=self.failures,
         )
         stays_awake = dynamic is not None or self.run_config.completions_may_fail
         sync: SyncReport | None = None
@@ -158,18 +160,26 @@ class Selection:
     teach something. It takes them round by round, until it has as many as the step needs. Groups that are
     left out are no part of a round: others take their places."""
 
-    def __init__(self, *, num_groups: int, max_rounds: int | None, options: AdvantageOptions) -> None:
-        """`max_rounds` is None in a run that takes what the first round gives."""
+    def __init__(
+        self,
+        *,
+        num_groups: int,
+        max_rounds: int | None,
+        options: AdvantageOptions,
+        failures: FailuresInARow,
+    ) -> None:
+        """`max_rounds` is None in a run that takes what the first round gives; `failures` are those of the
+        run."""
         self.sampled: list[Group] = []
         """All groups that it was given and that are not left out, in their order."""
         self.left_out: list[Group] = []
         self._num_groups = num_groups
         self._max_rounds = max_rounds
         self._options = options
+        self._failures = failures
         self._num_rounds = 0
         self._num_free = 0
         """Places of the newest round whose groups are left out."""
-        self._num_failed_in_a_row = 0
         self._selected: list[Group] = []
 
     @property
@@ -187,7 +197,7 @@ class Selection:
 
     def take(self, groups: Sequence[Group]) -> None:
         """The groups of a round, scored but for those that are left out. Raises FunctionFailedError with the
-        failure of the last one where none was sampled in many in a row."""
+        failure of the last one where many in a row of every environment are left out."""
         is_refill = self._num_rounds == (self._max_rounds or 1)
         self._num_rounds += not is_refill
         left_out = [group for group in groups if group.is_left_out]
@@ -200,8 +210,8 @@ class Selection:
                 "row %d of the dataset is left out of training this time, and another one is sampled: %s",
                 *(group.prompt.index + 1, group.given_up[-1].why),
             )
-        self._num_failed_in_a_row = 0 if sampled else self._num_failed_in_a_row + len(left_out)
-        if self._num_failed_in_a_row >= max(MOST_FAILED_IN_A_ROW, self._num_groups):
+        self._failures.count(failed=left_out, sampled=sampled)
+        if self._failures.is_end:
             raise FunctionFailedError(left_out[-1].given_up[-1].why)
         if self._max_rounds is None or not sampled:
             self._selected += sampled

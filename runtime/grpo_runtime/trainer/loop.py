@@ -21,9 +21,10 @@ from grpo_runtime.report.phases import Stopwatch
 from grpo_runtime.report.reporter import Reporter
 from grpo_runtime.report.samples import Sample
 from grpo_runtime.report.waiting import without_weights
-from grpo_runtime.rollouts.agents.environments import environment_of
+from grpo_runtime.rollouts.agents.environments import environment_of, environments_in
 from grpo_runtime.rollouts.async_stream import AsyncStream
 from grpo_runtime.rollouts.collect import Collection, Source
+from grpo_runtime.rollouts.failures import FailuresInARow
 from grpo_runtime.rollouts.group import Group, advantages_of, completions_of
 from grpo_runtime.rollouts.interface import Engines, Generation, OnRead, SyncReport
 from grpo_runtime.rollouts.journal.async_journal import AsyncJournal
@@ -122,7 +123,18 @@ class Coordinator:
             tokenizer=self.decoder.tokenizer,
             thread=self.thread,
             attend=self._attend,
+            failures=self._failures(),
             advantages=advantage_options(self.run_config),
+        )
+
+    def _failures(self) -> FailuresInARow:
+        num_groups, environment = self.run_config.algorithm.prompts_per_step, environment_of(self.run_config)
+        if environment is None:
+            return FailuresInARow(groups_per_step=num_groups)
+        return FailuresInARow(
+            groups_per_step=num_groups,
+            environments=environments_in(self.sampler.prompts, self.run_config),
+            environment=environment,
         )
 
     async def _store_journal(self, *, watch: Stopwatch) -> None:

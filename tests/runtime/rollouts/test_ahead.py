@@ -2,20 +2,25 @@
 
 import asyncio
 import itertools
+import math
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from scripted_groups import ScriptedScorer, ScriptedSource, group_of, settle
+from simulated_time import SimulatedLoop
 
 from grpo_api.contract.left_out import MOST_FAILED_IN_A_ROW
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.rewards.chunk import Column
 from grpo_runtime.rollouts.ahead import AheadOptions, GroupsAhead, Outstanding
+from grpo_runtime.rollouts.collect import Take
+from grpo_runtime.rollouts.failures import FailuresInARow
+from grpo_runtime.rollouts.function.tries import PAUSES_SECONDS
 from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import (
     EngineError,
@@ -40,9 +45,11 @@ def make(
     scorer: ScriptedScorer | None = None,
     clock: Callable[[], float] = time.monotonic,
     group_size: int = 2,
+    source: Any = None,
+    failures: FailuresInARow | None = None,
 ) -> tuple[GroupsAhead, ScriptedSource]:
     ordinals = itertools.count()
-    source = ScriptedSource()
+    source = source or ScriptedSource()
     ahead = GroupsAhead(
         AheadOptions(
             bound=StalenessBound(max_staleness=max_staleness, groups_per_step=groups_per_step),
@@ -57,6 +64,7 @@ def make(
         source=source,
         scorer=scorer or ScriptedScorer(),  # type: ignore[arg-type]
         journal=NoJournal(),
+        failures=failures or FailuresInARow(groups_per_step=groups_per_step),
         clock=clock,
     )
     return ahead, source
@@ -70,6 +78,8 @@ class Played:
     staleness: list[int] = field(default_factory=list)
     others: list[int] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    """Of each step, for which it waited for its groups."""
 
 
 async def play(
@@ -258,6 +268,81 @@ async def test_many_groups_in_a_row_that_are_left_out_end_the_run_with_the_failu
     with pytest.raises(FunctionFailedError, match=f"the agent of group {ordinal} raised"):
         await choosing
     await ahead.close()
+
+
+@dataclass(kw_only=True)
+class InWaves:
+    """A group takes a second. Every second one may be `failing`, those of even ordinals (0) or odd ones (1):
+    it is given up after the pauses between its tries, in the same moment as all that were begun with it."""
+
+    failing: Collection[int]
+    version: int = 0
+
+    async def sample(self, groups: Sequence[Group], *, take: Take, stays_awake: bool = False) -> None:
+        [group] = groups
+        found: Rollout | GivenUp = rollout_of(version=self.version)
+        if group.number % 2 in self.failing:
+            await asyncio.sleep(sum(PAUSES_SECONDS))
+            found = GivenUp(f"the agent of group {group.number} raised")
+        else:
+            await asyncio.sleep(1.0)
+        for sample in group.missing:
+            take(group, sample, found)
+
+
+def train_in_waves(failing: Collection[int], *, num_environments: int, policy: str) -> Played:
+    """A run, in simulated time, of so many environments, which make its groups in turn; `policy` as above."""
+    source, played = InWaves(failing=failing), Played()
+    ahead, _ = make(
+        groups_per_step=MOST_FAILED_IN_A_ROW,
+        total_steps=8,
+        drops_stale=policy == "drop",
+        is_planned=policy == "planned",
+        source=source,
+        failures=FailuresInARow(
+            groups_per_step=MOST_FAILED_IN_A_ROW,
+            environments=[str(number) for number in range(num_environments)],
+            environment=lambda group: str(group.number % num_environments),
+        ),
+    )
+
+    async def train() -> None:
+        for step in range(8):
+            source.version = step
+            ahead.serve(step)
+            begun_at = asyncio.get_running_loop().time()
+            ended = await ahead.choose(step)
+            played.seconds.append(asyncio.get_running_loop().time() - begun_at)
+            ahead.take(ended)
+            played.trained.append([one.ordinal for one in ended.trained])
+            played.others += [one.ordinal for one in ended.failed]
+            ahead.begin_more()
+            await asyncio.sleep(1.0)  # it is trained
+        await ahead.close()
+
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        runner.run(train())
+    return played
+
+
+@pytest.mark.parametrize("policy", ["wait", "drop", "planned"])
+def test_an_environment_that_fails_in_waves_ends_no_run_and_starves_no_other_one(policy: str) -> None:
+    played = train_in_waves([1], num_environments=2, policy=policy)
+    assert [len(trained) for trained in played.trained] == [MOST_FAILED_IN_A_ROW] * 8
+    assert not any(ordinal % 2 for trained in played.trained for ordinal in trained)
+    assert all(ordinal % 2 for ordinal in played.others)
+    assert len(played.others) > 4 * MOST_FAILED_IN_A_ROW, "many fail one after the other"
+    # a step waits for one wave; the last one, with none ahead, for a wave each time that it halves its lack
+    *seconds, last = played.seconds
+    wave = sum(PAUSES_SECONDS)
+    assert max(seconds) <= wave and last <= math.log2(2 * MOST_FAILED_IN_A_ROW) * wave
+
+
+@pytest.mark.parametrize("policy", ["wait", "drop", "planned"])
+@pytest.mark.parametrize("num_environments", [1, 2])
+def test_where_all_of_them_fail_the_run_ends_with_the_failure(num_environments: int, policy: str) -> None:
+    with pytest.raises(FunctionFailedError, match=r"the agent of group \d+ raised"):
+        train_in_waves([0, 1], num_environments=num_environments, policy=policy)
 
 
 def test_the_version_of_a_group_is_that_of_the_samples_that_there_are() -> None:

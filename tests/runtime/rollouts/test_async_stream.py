@@ -25,6 +25,7 @@ from grpo_runtime.model.tiny import write_tiny_model
 from grpo_runtime.report.phases import Stopwatch
 from grpo_runtime.report.position import OwnPosition
 from grpo_runtime.rollouts.async_stream import AsyncStream
+from grpo_runtime.rollouts.failures import FailuresInARow
 from grpo_runtime.rollouts.frames import decode_frames
 from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import OnRead, SyncReport
@@ -151,6 +152,7 @@ class Run:
             tokenizer=self.tokenizer,
             thread=SameLoop(),  # type: ignore[arg-type]
             attend=attend,
+            failures=FailuresInARow(groups_per_step=self.config.algorithm.prompts_per_step),
             begin_sync=sync,
             generation=lambda: None,
             advantages=AdvantageOptions(group_size=GROUP_SIZE, weights=(1.0,)),

@@ -3,7 +3,6 @@ The stream of a run is the real one; engines and trainer only take time, and tha
 
 import asyncio
 import random
-import selectors
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 import pytest
 from pod_builder import run_config
 from scripted_groups import SameLoop, ScriptedScorer
+from simulated_time import SimulatedLoop
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec.asynchronous import TrainedOrder
@@ -25,6 +25,7 @@ from grpo_runtime.report.phases import Stopwatch
 from grpo_runtime.report.position import OwnPosition
 from grpo_runtime.rollouts.async_stream import AsyncStream
 from grpo_runtime.rollouts.collect import Take
+from grpo_runtime.rollouts.failures import FailuresInARow
 from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import OnRead, Rollout, SyncReport, VersionSpan
 from grpo_runtime.rollouts.journal.journal import NoJournal
@@ -38,30 +39,6 @@ TRAIN_TIME = 1.0
 LONG, LONGEST, OTHERS = 8, 30, 4
 """The time of a completion is 1 to OTHERS, or of a long one LONG to LONGEST."""
 TOLERANCE = 0.02
-
-
-class SimulatedTime(selectors.SelectSelector):
-    """In it a loop that has nothing to do but wait has waited at once. `now` is in the loop's seconds."""
-
-    now = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """What is ready after so long."""
-        assert timeout is not None, "the run waits for nothing"
-        self.now += max(0.0, timeout)
-        return super().select(0)
-
-
-class SimulatedLoop(asyncio.SelectorEventLoop):
-    """A loop in simulated time."""
-
-    def __init__(self) -> None:
-        self._simulated = SimulatedTime()
-        super().__init__(self._simulated)
-
-    def time(self) -> float:
-        """The simulated one."""
-        return self._simulated.now
 
 
 class Reporter:
@@ -149,6 +126,7 @@ async def train(order: TrainedOrder, lengths: Sequence[Sequence[int]], *, tokeni
         tokenizer=tokenizer,
         thread=SameLoop(),  # type: ignore[arg-type]
         attend=attend,
+        failures=FailuresInARow(groups_per_step=PROMPTS_PER_STEP),
         begin_sync=sync,
         generation=lambda: None,
         advantages=AdvantageOptions(group_size=GROUP_SIZE, weights=(1.0,)),

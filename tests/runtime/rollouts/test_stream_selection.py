@@ -10,6 +10,7 @@ from grpo_runtime.algorithm.advantages import differing_groups
 from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.rewards.chunk import Column
+from grpo_runtime.rollouts.failures import FailuresInARow
 from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import FunctionFailedError, GenerateRequest, GivenUp
 from grpo_runtime.rollouts.stream import Selection
@@ -33,6 +34,18 @@ def groups(*values: float | None, first: int = 0) -> list[Group]:
         )
         for place in range(0, len(values), 2)
     ]
+
+
+def selection_of(
+    num_groups: int, *, max_rounds: int | None, failures: FailuresInARow | None = None
+) -> Selection:
+    """Of a step with so many groups."""
+    return Selection(
+        num_groups=num_groups,
+        max_rounds=max_rounds,
+        options=OPTIONS,
+        failures=failures or FailuresInARow(groups_per_step=num_groups),
+    )
 
 
 def numbers(found: list[Group]) -> list[int]:
@@ -67,7 +80,7 @@ def test_a_reward_of_weight_0_keeps_no_group() -> None:
 
 
 def test_groups_of_equal_rewards_are_replaced_round_by_round_until_the_step_has_enough() -> None:
-    selection = Selection(num_groups=3, max_rounds=4, options=OPTIONS)
+    selection = selection_of(3, max_rounds=4)
     assert selection.num_missing == 3
     selection.take(groups(1, 1, 0, 1, None, 0))
     assert (selection.num_missing, len(selection.sampled)) == (2, 3)
@@ -85,7 +98,7 @@ def test_groups_of_equal_rewards_are_replaced_round_by_round_until_the_step_has_
 
 
 def test_after_the_last_round_a_step_is_trained_on_the_groups_that_it_has() -> None:
-    selection = Selection(num_groups=2, max_rounds=2, options=OPTIONS)
+    selection = selection_of(2, max_rounds=2)
     for first in (0, 2):
         selection.take(groups(1, 1, 0, first + 1, first=first))
         if first == 0:
@@ -96,7 +109,7 @@ def test_after_the_last_round_a_step_is_trained_on_the_groups_that_it_has() -> N
 
 
 def test_a_step_without_any_group_that_differs_is_its_first_round() -> None:
-    selection = Selection(num_groups=1, max_rounds=2, options=OPTIONS)
+    selection = selection_of(1, max_rounds=2)
     for first in (0, 1):
         selection.take(groups(1, 1, first=first))
     assert numbers(selection.selected()) == [0]
@@ -104,7 +117,7 @@ def test_a_step_without_any_group_that_differs_is_its_first_round() -> None:
 
 
 def test_without_dynamic_sampling_a_step_is_its_only_round() -> None:
-    selection = Selection(num_groups=2, max_rounds=None, options=OPTIONS)
+    selection = selection_of(2, max_rounds=None)
     selection.take(groups(1, 1, 0, 0))
     assert selection.num_missing == 0
     assert numbers(selection.selected()) == [0, 1] and selection.metrics() == {}
@@ -120,7 +133,7 @@ def failed(*numbers: int) -> list[Group]:
 
 
 def test_others_take_the_places_of_groups_that_are_left_out_until_the_step_has_enough() -> None:
-    selection = Selection(num_groups=3, max_rounds=None, options=OPTIONS)
+    selection = selection_of(3, max_rounds=None)
     selection.take([*groups(1, 1), *failed(1, 2)])
     assert (selection.num_missing, selection.num_begun) == (2, 3)
     selection.take([*failed(3), *groups(0, 1, first=4)])
@@ -132,7 +145,7 @@ def test_others_take_the_places_of_groups_that_are_left_out_until_the_step_has_e
 
 
 def test_with_dynamic_sampling_too_and_they_are_no_rounds_of_their_own_at_the_end() -> None:
-    selection = Selection(num_groups=2, max_rounds=2, options=OPTIONS)
+    selection = selection_of(2, max_rounds=2)
     selection.take([*failed(0), *groups(1, 1, first=1)])
     assert selection.num_missing == 2
     selection.take([*failed(2), *groups(0, 1, first=3)])
@@ -148,7 +161,7 @@ def test_with_dynamic_sampling_too_and_they_are_no_rounds_of_their_own_at_the_en
 
 
 def test_many_in_a_row_without_one_that_is_sampled_end_the_run_with_the_last_failure() -> None:
-    selection = Selection(num_groups=2, max_rounds=None, options=OPTIONS)
+    selection = selection_of(2, max_rounds=None)
     for first in range(0, MOST_FAILED_IN_A_ROW - 2, 2):
         selection.take(failed(first, first + 1))
     selection.take([*failed(14), *groups(0, 1, first=15)])
@@ -156,6 +169,39 @@ def test_many_in_a_row_without_one_that_is_sampled_end_the_run_with_the_last_fai
         selection.take(failed(20 + number))
     with pytest.raises(FunctionFailedError, match="the agent raised"):
         selection.take(failed(40))
+
+
+def by_parity(*environments: str, groups_per_step: int) -> FailuresInARow:
+    """Groups with even numbers are of the first environment, those with odd ones of the second."""
+    return FailuresInARow(
+        groups_per_step=groups_per_step,
+        environments=environments,
+        environment=lambda group: ("go", "chess")[group.number % 2],
+    )
+
+
+def test_rounds_of_one_environment_alone_end_no_run_while_another_one_can_be_sampled() -> None:
+    failures = by_parity("go", "chess", groups_per_step=1)
+    for step in range(3):
+        selection = selection_of(1, max_rounds=None, failures=failures)
+        for number in range(0, 2 * MOST_FAILED_IN_A_ROW, 2):
+            selection.take(failed(number))
+        selection.take(groups(0, 1, first=99))
+        assert (selection.num_missing, numbers(selection.selected())) == (0, [99]), step
+
+
+def test_many_in_a_row_of_every_environment_that_the_data_has_do_across_steps() -> None:
+    failures = by_parity("go", "chess", groups_per_step=1)
+    selection_of(1, max_rounds=None, failures=failures).take(groups(0, 1, first=1))
+    selection = selection_of(1, max_rounds=None, failures=failures)
+    for number in [*range(0, 60, 2), *range(1, 2 * MOST_FAILED_IN_A_ROW - 2, 2)]:
+        selection.take(failed(number))
+    with pytest.raises(FunctionFailedError, match="the agent raised"):
+        selection.take(failed(99))
+    # nobody waits for one that makes no group
+    selection = selection_of(1, max_rounds=None, failures=by_parity("go", groups_per_step=1))
+    with pytest.raises(FunctionFailedError, match="the agent raised"):
+        selection.take(failed(*range(0, 2 * MOST_FAILED_IN_A_ROW, 2)))
 
 
 def test_a_reward_of_negative_weight_keeps_a_group_as_one_of_positive_weight_does() -> None:

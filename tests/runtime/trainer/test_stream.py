@@ -1,7 +1,7 @@
 """The rounds of a step: which completions are asked for. No other process."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,8 @@ import pytest
 from coordinated_run import COMPLETION_TOKENS, FakeRun
 from pod_builder import run_config
 
-from grpo_api.contract.left_out import MOST_FAILED_IN_A_ROW
+from grpo_api.contract.left_out import MOST_FAILED_IN_A_ROW, LeftOutEnvironment
+from grpo_runtime.rollouts.agents.environments import environment_of
 from grpo_runtime.rollouts.collect import EngineSource, Take
 from grpo_runtime.rollouts.group import Group
 from grpo_runtime.rollouts.interface import Engines, FunctionFailedError, GivenUp
@@ -129,6 +130,63 @@ async def test_where_no_group_can_be_sampled_the_job_ends_with_the_failure(tmp_p
     with pytest.raises(FunctionFailedError, match="the agent raised"):
         await run.train()
     assert len(run.engines.requests) * 2 == MOST_FAILED_IN_A_ROW
+
+
+@dataclass(frozen=True)
+class WithoutAgents:
+    """Engines, but every episode of some environments is given up."""
+
+    engines: Engines
+    environment: Callable[[Group], str]
+    failing: Collection[str]
+
+    async def sample(self, groups: Sequence[Group], *, take: Take, stays_awake: bool = False) -> None:
+        for group in groups:
+            for sample in group.missing if self.environment(group) in self.failing else ():
+                take(group, sample, GivenUp("the agent raised"))
+        await EngineSource(self.engines).sample(groups, take=take, stays_awake=stays_awake)
+
+
+def run_of_two_environments(folder: Path, failing: Collection[str], asynchronous: dict[str, Any]) -> FakeRun:
+    """Of ten groups nine are of the first environment, `go`, and one of `chess`."""
+    config = run_config(
+        algorithm={"steps": 4, "promptsPerStep": 2, "groupSize": 2, "seed": 7},
+        environments=[
+            {"name": "go", "function": "a:b", "weight": 9.0},
+            {"name": "chess", "function": "a:b"},
+        ],
+        **asynchronous,
+    )
+    environment = environment_of(config)
+    assert environment is not None
+    source = partial(WithoutAgents, environment=environment, failing=failing)
+    return FakeRun(folder, config, rewards=[[1.0], [0.0]], source=source)
+
+
+@pytest.mark.parametrize("asynchronous", [{}, {"async": {"maxStaleness": 1}}], ids=["synchronous", "async"])
+async def test_where_an_environment_always_fails_the_others_are_trained_and_it_is_reported(
+    tmp_path: Path, asynchronous: dict[str, Any]
+) -> None:
+    run = run_of_two_environments(tmp_path, ["go"], asynchronous)
+    assert await run.train()
+    assert len(run.scorer.scored) == 8
+    reported = run.reporter.steps[4]
+    [failing] = LeftOutEnvironment.of_metrics(
+        {name: value for name, value in reported.items() if isinstance(value, float)}
+    )
+    left_out = [int(report["agents/left_out_groups"]) for report in run.reporter.steps.values()]
+    assert (failing.name, failing.num_groups) == ("go", sum(left_out))
+    assert max(left_out) > MOST_FAILED_IN_A_ROW, "in one step more than would end it"
+
+
+@pytest.mark.parametrize("asynchronous", [{}, {"async": {"maxStaleness": 1}}], ids=["synchronous", "async"])
+async def test_where_all_environments_fail_the_job_ends_with_the_failure(
+    tmp_path: Path, asynchronous: dict[str, Any]
+) -> None:
+    run = run_of_two_environments(tmp_path, ["go", "chess"], asynchronous)
+    with pytest.raises(FunctionFailedError, match="the agent raised"):
+        await run.train()
+    assert not run.scorer.scored
 
 
 def seeds_of(run: FakeRun) -> list[int]:

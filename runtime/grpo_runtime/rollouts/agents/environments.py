@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import EnvironmentSpec, History, SamplingSpec
+from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.seeds import GROUP_SEED_BITS
 from grpo_runtime.engines.registry import engine_kind
 from grpo_runtime.gateway.chat_request import JOB_DECIDES
@@ -84,6 +85,14 @@ def environment_of(run_config: RunConfig) -> Callable[[Group], str] | None:
     names = [spec.name for spec in specs]
     place_of = _chosen(run_config.dataset.environment, names=names, weights=[spec.weight for spec in specs])
     return lambda group: names[place_of(group)]
+
+
+def environments_in(prompts: Sequence[Prompt], run_config: RunConfig) -> frozenset[str]:
+    """The names of the environments that make groups of these prompts; none in a run without any."""
+    column = run_config.dataset.environment
+    if column is not None:
+        return frozenset(prompt.columns[column] for prompt in prompts)
+    return frozenset(spec.name for spec in run_config.environments or ())
 
 
 def _chosen(column: str | None, *, names: Sequence[str], weights: Sequence[float]) -> "PlaceOf":

@@ -5,10 +5,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
+from pod_builder import run_config
 
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.seeds import derive_seed
-from grpo_runtime.rollouts.agents.environments import Shared, by_column, by_weight
+from grpo_runtime.rollouts.agents.environments import Shared, by_column, by_weight, environments_in
 from grpo_runtime.rollouts.collect import Take
 from grpo_runtime.rollouts.function.tries import Part, Sample
 from grpo_runtime.rollouts.group import Group
@@ -89,6 +90,15 @@ async def test_a_row_may_name_its_environment_and_each_process_of_it_is_asked():
     place_of = by_column("plays", names=["game", "tool"])
     await Shared(sources, engines, place_of=place_of).sample(asked, take=lambda *_: None)  # type: ignore[arg-type]
     assert [[source.numbers for source in each] for each in sources] == [[[1, 2]], [[0, 3], [0, 3]]]
+
+
+def test_those_that_make_groups_are_what_rows_name_or_all_of_a_job_that_has_weights():
+    rows = [Prompt(index=0, content="a", columns={"plays": plays}) for plays in ("game", "tool", "game")]
+    environments = [{"name": name, "function": "a:b"} for name in ("chess", "game", "tool")]
+    named = {"source": "pvc://data/rows.jsonl", "environment": "plays"}
+    assert environments_in(rows, run_config(environments=environments, dataset=named)) == {"game", "tool"}
+    assert environments_in(rows, run_config(environments=environments)) == {"chess", "game", "tool"}
+    assert environments_in(rows, run_config()) == set()
 
 
 @pytest.mark.parametrize(("group_size", "of"), [(8, 3), (1, 4), (4, 4), (2, 1)])
