@@ -17,10 +17,11 @@ class GenerateRequest:
     """One completion to sample. `seed` alone decides the tokens, given the weights. One that `is_evaluation`
     is sampled as evaluations are, and the requests of a call are all of one kind. `max_tokens` is its longest
     completion where that is not sampling.maxTokens. A turn of a conversation has `num_group_tokens`: so many
-    of its first tokens are the prompt of its group; None where all are. `stop` are texts that end it, beside
-    those of sampling.stop. One that is not trained has `own_parameters`: vLLM's parameters, as JSON, that
-    replace the job's, of which stop and regex do not hold for it. `so_far` is what an engine has handed over
-    of the completion, which goes on from there.
+    of its first tokens are the prompt of its group; None where all are. All turns that a function or an agent
+    asks for to make one completion have the same `session`, a number that no others have. `stop` are texts
+    that end it, beside those of sampling.stop. One that is not trained has `own_parameters`: vLLM's
+    parameters, as JSON, that replace the job's, of which stop and regex do not hold for it. `so_far` is what
+    an engine has handed over of the completion, which goes on from there.
     """
 
     prompt_ids: tuple[int, ...]
@@ -28,6 +29,7 @@ class GenerateRequest:
     is_evaluation: bool = False
     max_tokens: int | None = None
     num_group_tokens: int | None = None
+    session: int | None = None
     stop: tuple[str, ...] = ()
     own_parameters: str | None = None
     so_far: "Rollout | None" = None

@@ -79,6 +79,7 @@ def request_frame(request: GenerateRequest) -> Frame:
         "is_evaluation": request.is_evaluation,
         "max_tokens": request.max_tokens,
         "num_group_tokens": request.num_group_tokens,
+        "session": request.session,
         "stop": request.stop,
         "own_parameters": request.own_parameters,
     }

@@ -32,6 +32,7 @@ REQUESTS = [
         is_evaluation=True,
         max_tokens=3,
         num_group_tokens=1,
+        session=0,
         stop=("x", "y"),
         own_parameters='{"temperature": 0}',
     ),

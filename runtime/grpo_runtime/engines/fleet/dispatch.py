@@ -37,8 +37,12 @@ _NEVER_WHOLE = (
     f"engines got new weights {MOST_EMPTY_IN_A_ROW} times before it was finished, and by its parameters it "
     "begins anew each time: let it be shorter, or raise async.syncEverySteps"
 )
-NUM_REMEMBERED_PROMPTS = 4096
-"""Of so many prompts it is known which engine has them."""
+TURNS_AHEAD = 8
+"""An engine that has so many turns more to do than another one still gets those of its sessions: about what a
+bundle of a group has samples. With only one, up to a third of the turns would move where tools take time
+between them, and another engine would compute all that was said before."""
+NUM_REMEMBERED = 4096
+"""Of so many sessions and prompts it is known which engine has them."""
 
 
 class Worker(Protocol):
@@ -146,9 +150,9 @@ class Dispatch:
     answer. A call that fails ends alone.
 
     The engine with the fewest samples gets the next bundle. With `num_tokens`, which says how many tokens a
-    bundle can come to, it is the one with the fewest tokens. Then the bundles of a group, of all turns and in
-    all calls, stay with one engine, which has their beginning in its cache, until it has more than a bundle
-    more to do than the others.
+    bundle can come to, it is the one with the fewest tokens. Then the bundles of a group, in all calls, stay
+    with one engine, which has their beginning in its cache, until it has more than a bundle more to do than
+    the others. The turns of a session always do, until their engine has more than TURNS_AHEAD of them more.
     """
 
     def __init__(
@@ -182,8 +186,9 @@ class Dispatch:
         self._serving: asyncio.Task[None] | None = None
         self._finished_at = self._last_served = clock()
         self._given: Mapping[str, int] = {}
-        self._engines: OrderedDict[tuple[int, ...], str] = OrderedDict()
-        """Prompt of a group -> the engine that was last asked for completions of it, the newest ones last."""
+        self._engines: OrderedDict[int | tuple[int, ...], str] = OrderedDict()
+        """Session, or prompt of a group -> the engine that was last asked for a completion of it. The newest
+        are last."""
 
     def generation(self) -> Generation | None:
         """How far the open calls have come, engines by key; None while there is none. May be called in
@@ -303,17 +308,29 @@ class Dispatch:
         return bundle.num_samples if self._num_tokens is None else self._num_tokens(bundle)
 
     def _choose(self, workers: Sequence[Worker], bundle: Bundle, load: Mapping[str, int]) -> Worker:
-        """The least loaded one, or the one that has the group's prompt unless it has too much to do."""
+        """The one that has its session, else the one that has its group's prompt, unless these have too much
+        to do, else the least loaded one."""
         # by key among equals, so that every run is the same
-        chosen = min(workers, key=lambda candidate: (load[candidate.key], candidate.key))
-        if self._num_tokens is not None:
-            most = load[chosen.key] + self._cost(bundle)
-            before = self._engines.pop(bundle.group_prompt, None)
-            chosen = next((w for w in workers if w.key == before and load[w.key] <= most), chosen)
-            self._engines[bundle.group_prompt] = chosen.key
-            if len(self._engines) > NUM_REMEMBERED_PROMPTS:
-                self._engines.popitem(last=False)
+        least = min(workers, key=lambda candidate: (load[candidate.key], candidate.key))
+
+        def remembered(of: int | tuple[int, ...], *, ahead: int) -> Worker | None:
+            key, most = self._engines.get(of), load[least.key] + ahead * self._cost(bundle)
+            return next((worker for worker in workers if worker.key == key and load[key] <= most), None)
+
+        chosen = None if bundle.session is None else remembered(bundle.session, ahead=TURNS_AHEAD)
+        if chosen is None and self._num_tokens is not None:
+            chosen = remembered(bundle.group_prompt, ahead=1) or least
+            self._remember(bundle.group_prompt, chosen)
+        chosen = chosen or least
+        if bundle.session is not None:
+            self._remember(bundle.session, chosen)
         return chosen
+
+    def _remember(self, of: int | tuple[int, ...], worker: Worker) -> None:
+        self._engines[of] = worker.key
+        self._engines.move_to_end(of)
+        if len(self._engines) > NUM_REMEMBERED:
+            self._engines.popitem(last=False)
 
     def _end_without_engines(self) -> None:
         """End every call once no engine has had any work for the stated time."""

@@ -35,7 +35,8 @@ class BadAnswerError(Exception):
 @dataclass(frozen=True)
 class Bundle:
     """`num_samples` completions of one prompt, number i drawn with `seed` + i, or what is missing of one of
-    which there is `so_far`. `group_prompt` is the prompt of their group, with which theirs begins."""
+    which there is `so_far`. `group_prompt` is the prompt of their group, with which theirs begins, and
+    `session` that of GenerateRequest."""
 
     prompt_ids: tuple[int, ...]
     seed: int
@@ -43,6 +44,7 @@ class Bundle:
     is_evaluation: bool = False
     max_tokens: int | None = None
     num_group_tokens: int | None = None
+    session: int | None = None
     stop: tuple[str, ...] = ()
     own_parameters: str | None = None
     so_far: Rollout | None = None
@@ -57,6 +59,7 @@ class Bundle:
             request.is_evaluation,
             request.max_tokens,
             request.num_group_tokens,
+            request.session,
             request.stop,
             request.own_parameters,
             request.so_far,

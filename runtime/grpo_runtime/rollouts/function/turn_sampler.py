@@ -51,8 +51,9 @@ class TurnSampler:
 
     @contextmanager
     def joined(self) -> Iterator[int]:
-        """While a completion may ask for turns; gives its number. The turns of a call are in the order of the
-        numbers. Once every completion that has joined waits for a turn, a call need not wait for others."""
+        """While a completion may ask for turns; gives its number, which is the session of its requests.
+        The turns of a call are in the order of the numbers. Once every completion that has joined waits for a
+        turn, a call need not wait for others."""
         number = next(self._numbers)
         self._joined.add(number)
         try:
@@ -63,6 +64,7 @@ class TurnSampler:
 
     async def sample(self, number: int, request: GenerateRequest) -> Rollout:
         """The next turn of a completion that has joined. Raises what `Engines.generate` raises."""
+        request = replace(request, session=number)
         if self._engines.is_concurrent:
             [rollout] = await self._engines.generate([request], stays_awake=True)
             return rollout

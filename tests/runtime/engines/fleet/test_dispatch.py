@@ -1,7 +1,7 @@
 """Work for a fleet whose engines fail in every way, without engines."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -17,6 +17,8 @@ from fake_workers import (
 
 from grpo_runtime.engines.fleet.dispatch import (
     MAX_ENGINES_PER_REQUEST,
+    NUM_REMEMBERED,
+    TURNS_AHEAD,
     Dispatch,
     DispatchLimits,
 )
@@ -308,3 +310,101 @@ async def test_the_turns_of_a_group_stay_with_the_engine_that_has_its_prompt() -
         assert rollout.engine == "b"
         busy.cancel()
         await asyncio.gather(busy, return_exceptions=True)
+
+
+in_both_modes = pytest.mark.parametrize(
+    "num_tokens", [pytest.param(None, id="synchronous"), pytest.param(tokens_of, id="asynchronous")]
+)
+NumTokens = Callable[[Bundle], int] | None
+GROUP_PROMPT = (1, 2)
+
+
+def turn_of(session: int, *, number: int = 0) -> Bundle:
+    """A turn of a session; all sessions are of one group. The turn with number 2 rewrites the history."""
+    prompt_ids = GROUP_PROMPT if number == 0 else (2 - number, 2, session, number)
+    return Bundle(prompt_ids, seed=10 * session + number, num_samples=1, num_group_tokens=2, session=session)
+
+
+async def engines_of(dispatch: Dispatch, sessions: Iterable[int], *, number: int = 0) -> dict[int, str]:
+    """Session -> the engine that samples this turn of it, when all of them ask at once in this order."""
+    asked = list(sessions)
+    answers = [dispatch.run([turn_of(session, number=number)]) for session in asked]
+    found = await asyncio.wait_for(asyncio.gather(*answers), 10)
+    return {session: rollout.engine for session, [rollout] in zip(asked, found, strict=True)}
+
+
+@in_both_modes
+async def test_a_session_stays_on_the_engine_that_has_its_prefix(num_tokens: NumTokens) -> None:
+    """Also where others are less loaded, and with another history."""
+    dispatch = dispatch_over(
+        fleet_of(FakeWorker("a"), FakeWorker("b")), max_in_flight=64, num_tokens=num_tokens
+    )
+    before = await engines_of(dispatch, range(6))
+    assert set(before.values()) == {"a", "b"}
+    assert await engines_of(dispatch, reversed(range(6)), number=1) == before
+    on_one = [session for session in before if before[session] == "b"]
+    assert await engines_of(dispatch, on_one, number=2) == dict.fromkeys(on_one, "b")
+
+
+@in_both_modes
+async def test_sessions_of_a_lost_engine_move_once_and_the_others_stay(num_tokens: NumTokens) -> None:
+    fleet = fleet_of(FakeWorker("a"), FakeWorker("b"), FakeWorker("c"))
+    dispatch = dispatch_over(fleet, max_in_flight=64, num_tokens=num_tokens)
+    before = await engines_of(dispatch, range(9))
+    assert set(before.values()) == {"a", "b", "c"}
+    fleet.current.pop("a")
+    fleet.lost.add("a")
+    after = await engines_of(dispatch, range(9), number=1)
+    assert set(after.values()) == {"b", "c"}
+    assert all(after[session] == before[session] for session in before if before[session] != "a")
+    # one that joins gets new sessions, and no turn of those that there are
+    fleet.current["d"] = FakeWorker("d")
+    assert await engines_of(dispatch, range(9), number=2) == after
+    assert "d" in (await engines_of(dispatch, range(100, 109))).values()
+
+
+@in_both_modes
+async def test_a_session_whose_engine_is_full_goes_to_another_one_and_moves_no_other(
+    num_tokens: NumTokens,
+) -> None:
+    dispatch = dispatch_over(
+        fleet_of(FakeWorker("a"), FakeWorker("b")), max_in_flight=2, num_tokens=num_tokens
+    )
+    for session in range(3):  # each is alone, so that the first engine gets it
+        assert await engines_of(dispatch, [session]) == {session: "a"}
+    assert await engines_of(dispatch, range(3), number=1) == {0: "a", 1: "a", 2: "b"}
+    for session, key in {0: "a", 1: "a", 2: "b"}.items():
+        assert await engines_of(dispatch, [session], number=2) == {session: key}
+
+
+@in_both_modes
+@pytest.mark.parametrize(("num_busy", "stays"), [(TURNS_AHEAD, True), (TURNS_AHEAD + 1, False)])
+async def test_a_session_stays_until_its_engine_has_so_many_turns_more_to_do_than_another_one(
+    num_busy: int, stays: bool, num_tokens: NumTokens
+) -> None:
+    first, second = FakeWorker("a"), FakeWorker("b", is_hanging=True)
+    fleet = fleet_of(first)
+    dispatch = dispatch_over(fleet, max_in_flight=64, num_tokens=num_tokens)
+    assert await engines_of(dispatch, range(num_busy + 1)) == dict.fromkeys(range(num_busy + 1), "a")
+    first.is_hanging, fleet.current["b"] = True, second
+    asked = [
+        asyncio.ensure_future(dispatch.run([turn_of(session, number=1)])) for session in range(num_busy + 1)
+    ]
+    await until_in_flight(first, num_busy + stays)
+    assert second.in_flight == (not stays)
+    for call in asked:
+        call.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
+
+
+@pytest.mark.parametrize(("num_others", "key"), [(NUM_REMEMBERED - 1, "b"), (NUM_REMEMBERED, "a")])
+async def test_the_session_that_asked_longest_ago_is_forgotten_when_there_are_too_many(
+    num_others: int, key: str
+) -> None:
+    first, second = FakeWorker("a"), FakeWorker("b")
+    fleet = fleet_of(second)
+    dispatch = dispatch_over(fleet, max_in_flight=NUM_REMEMBERED)
+    assert await engines_of(dispatch, [0]) == {0: "b"}
+    fleet.current = {"a": first, "b": second}
+    await dispatch.run([turn_of(session) for session in range(1, num_others + 1)])
+    assert await engines_of(dispatch, [0], number=1) == {0: key}

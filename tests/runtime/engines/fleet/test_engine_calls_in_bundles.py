@@ -52,6 +52,12 @@ def test_other_prompts_and_other_seeds_are_other_calls() -> None:
     assert sizes(two_prompts * 8, num_engines=1) == [2] * 16
 
 
+def test_turns_of_several_sessions_are_calls_of_their_own_and_say_of_which() -> None:
+    turns = [replace(request, session=request.seed // 2) for request in group(1, 4)]
+    made = bundle(turns, num_engines=None)
+    assert [(call.num_samples, call.session) for call in made] == [(2, 0), (2, 1)]
+
+
 def test_samples_of_another_length_are_another_call_and_say_so() -> None:
     requests = [replace(request, max_tokens=3 + request.seed // 2) for request in group(1, 4)]
     made = bundle(requests * 8, num_engines=1)

@@ -3,10 +3,11 @@
 import asyncio
 import math
 import socket
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
-from fake_engine_server import FakeEngine
+from fake_engine_server import FakeEngine, staging_engine
 from fake_vllm import RefusedError
 from fleet_builder import (
     PROBE,
@@ -25,7 +26,7 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engines.fleet.dispatch import MAX_ENGINES_PER_REQUEST
 from grpo_runtime.engines.fleet.engine_client import Address
 from grpo_runtime.engines.routes import PAUSE_PATH, SAMPLE_PATH, UPDATE_PATH
-from grpo_runtime.rollouts.interface import EngineError, FailedSyncs, RolloutLostError
+from grpo_runtime.rollouts.interface import EngineError, FailedSyncs, GenerateRequest, RolloutLostError
 
 pytestmark = pytest.mark.usefixtures("pod_environment")
 
@@ -66,6 +67,22 @@ async def test_requests_of_an_engine_that_fell_out_of_the_fleet_go_to_another_on
         assert seeds(rollouts) == list(range(100, 108))
         assert {rollout.engine for rollout in rollouts} == {"good"}
         assert fleet.num_resent == 4
+
+
+@pytest.mark.parametrize("is_asynchronous", [False, True])
+async def test_the_turns_of_a_session_stay_on_an_engine(is_asynchronous: bool) -> None:
+    engines = [staging_engine("a"), staging_engine("b")]
+    async with fleet_of(*engines, is_asynchronous=is_asynchronous) as fleet:
+
+        async def engines_of(sessions: Iterable[int], *, turn: int) -> dict[int, str]:
+            """Session -> the engine of its turn, when all of them ask at once in this order."""
+            asked = [GenerateRequest((4, turn), seed=10 * turn + one, session=one) for one in sessions]
+            answers = await asyncio.gather(*(fleet.generate([request]) for request in asked))
+            return {10 * -turn + rollout.completion_ids[0]: rollout.engine for [rollout] in answers}
+
+        first = await engines_of(range(4), turn=1)
+        assert set(first.values()) == {"a", "b"}
+        assert await engines_of(reversed(range(4)), turn=2) == first
 
 
 async def test_an_engine_that_answers_what_none_can_sample_loses_its_turn() -> None:

@@ -14,11 +14,13 @@ HUNG_SECONDS = 60.0
 
 
 class HeldEngines:
-    """Each call returns, or raises, what the test puts into `ends`. `calls` are the seeds of each."""
+    """Each call returns, or raises, what the test puts into `ends`. `calls` are the seeds of each, and
+    `sessions` those of all requests by their seeds."""
 
     def __init__(self, *, is_concurrent: bool = False) -> None:
         self.is_concurrent = is_concurrent
         self.calls: list[list[int]] = []
+        self.sessions: dict[int, list[int | None]] = {}
         self.num_given_up = 0
         self.begun: asyncio.Queue[list[int]] = asyncio.Queue()
         self.ends: asyncio.Queue[Exception | None] = asyncio.Queue()
@@ -27,6 +29,8 @@ class HeldEngines:
         assert stays_awake
         seeds = [request.seed for request in requests]
         self.calls.append(seeds)
+        for request in requests:
+            self.sessions.setdefault(request.seed, []).append(request.session)
         self.begun.put_nowait(seeds)
         try:
             error = await self.ends.get()
@@ -112,6 +116,21 @@ async def test_engines_that_take_several_calls_get_each_turn_at_once() -> None:
     asked = [turns.ask(number) for number in (1, 0)]
     assert [await turns.next_call() for _ in asked] == [[1], [0]]
     assert await tokens(*asked) == [1, 0]
+
+
+@pytest.mark.parametrize("is_concurrent", [True, False])
+async def test_the_turns_of_a_completion_are_a_session_and_those_of_another_one_are_another(
+    is_concurrent: bool,
+) -> None:
+    turns = Turns(HeldEngines(is_concurrent=is_concurrent), num_joined=2)
+    for order in ((0, 1), (1, 0)):
+        asked = [turns.ask(number) for number in order]
+        for _ in range(2 if is_concurrent else 1):
+            await turns.next_call()
+        await tokens(*asked)
+    (first, again), (other, other_again) = turns.engines.sessions[0], turns.engines.sessions[1]
+    assert first == again and other == other_again
+    assert len({first, other, None}) == 3
 
 
 async def test_turns_of_evaluations_are_calls_of_their_own() -> None:

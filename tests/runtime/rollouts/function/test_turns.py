@@ -212,9 +212,10 @@ async def test_a_completion_does_not_wait_for_the_tool_of_another_one(is_concurr
 async def test_a_completion_of_one_turn_is_the_one_that_the_engines_make_without_a_function() -> None:
     engines = CountingEngines()
     [rollout] = await make("one_turn", engines=engines, of=[0])
-    assert engines.calls == [
-        [GenerateRequest(PROMPT_IDS, SEEDS[0], max_tokens=MAX_TOKENS, num_group_tokens=len(PROMPT_IDS))]
-    ]
+    [[asked]] = engines.calls
+    assert asked == GenerateRequest(
+        PROMPT_IDS, SEEDS[0], max_tokens=MAX_TOKENS, num_group_tokens=len(PROMPT_IDS), session=0
+    )
     assert rollout.loss_mask is None
     assert rollout.completion_ids == tuple(range(50, 50 + MAX_TOKENS))
 
