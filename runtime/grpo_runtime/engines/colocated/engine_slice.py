@@ -1,7 +1,9 @@
 """A rank's part of the engines: which engine it holds, or has a part of, and which requests are its
 own."""
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Protocol
 
 from grpo_api.contract.run_config import RunConfig
@@ -12,10 +14,26 @@ from grpo_runtime.rollouts.interface import GenerateRequest, OnFinished, Probe, 
 from grpo_runtime.weight_sync.source import WeightSource
 
 
-def slice_of(count: int, *, index: int, num_slices: int) -> slice:
-    """Which of `count` things belong to slice `index`: slices are contiguous and their sizes differ by at
-    most one."""
-    return slice(count * index // num_slices, count * (index + 1) // num_slices)
+def parts_of(
+    requests: Sequence[GenerateRequest], *, num_engines: int, engine_of: Mapping[int, int]
+) -> list[list[int]]:
+    """The indices of the requests of each engine. A turn goes to the engine that `engine_of` has for its
+    session, since that has the turns before in its cache. The others are shared so that all engines have
+    equally many, as far as they can, and among equals equally many sessions. Neighbours, such as those of a
+    group, are together."""
+    parts: list[list[int]] = [[] for _ in range(num_engines)]
+    others: list[int] = []
+    for place, request in enumerate(requests):
+        engine = None if request.session is None else engine_of.get(request.session)
+        (others if engine is None else parts[engine]).append(place)
+    sizes, num_sessions = [len(part) for part in parts], Counter(engine_of.values())
+    for _ in others:
+        fewest = min(range(num_engines), key=lambda engine: (sizes[engine], num_sessions[engine], -engine))
+        sizes[fewest] += 1
+    left = iter(others)
+    for part, size in zip(parts, sizes, strict=True):
+        part.extend(islice(left, size - len(part)))
+    return parts
 
 
 class EngineOfRank(Protocol):
@@ -94,8 +112,7 @@ class EngineSlice:
 
     def requests_of(self, engine: int, command: GenerateCommand) -> Sequence[GenerateRequest]:
         """What an engine, by its number, is to sample."""
-        requests = command.requests
-        return requests[slice_of(len(requests), index=engine, num_slices=self.num_engines)]
+        return [command.requests[place] for place in command.parts[engine]]
 
 
 def engine_name(number: int) -> str:

@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import itemgetter
 
 from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.engines.colocated.engine_slice import EngineSlice, engine_name, slice_of
+from grpo_runtime.engines.colocated.engine_slice import EngineSlice, engine_name, parts_of
 from grpo_runtime.engines.colocated.rank_engine import PHASES, RankSync
 from grpo_runtime.engines.colocated.rank_messages import (
     DONE,
@@ -57,7 +58,7 @@ from grpo_runtime.weight_sync.source import WeightSource
 class _Call:
     """A running call of `generate`. Only `generation` changes it."""
 
-    parts: Sequence[range]
+    num_given: Sequence[int]
     """The requests of each engine."""
     finished_at: float
     """When a sample was last seen to be finished, or else when the call began."""
@@ -88,6 +89,8 @@ class ColocatedEngines:
         self._running: _Call | None = None
         self._sync_timeout_seconds = sync_timeout_seconds
         self._version: PolicyVersion | None = None
+        self._engine_of: dict[int, int] = {}
+        """Session -> the engine that has had a turn of it since the last sync."""
         self._thread = ThreadPoolExecutor(
             max_workers=1, thread_name_prefix="engine", initializer=engine_slice.enter_thread
         )
@@ -129,6 +132,7 @@ class ColocatedEngines:
                     f"more than {probe.tolerance:g}"
                 )
         self._version = version
+        self._engine_of.clear()
         if on_read is not None:
             on_read()
         slowest = map(max, zip(*(sync.phase_seconds for sync in syncs), strict=True))
@@ -157,13 +161,14 @@ class ColocatedEngines:
         awake."""
         if self._version is None:
             raise RuntimeError("the engines have no weights yet: call sync before generate")
-        command = GenerateCommand(requests, is_streamed=on_finished is not None, stays_awake=stays_awake)
+        parts = self._parts(requests)
+        command = GenerateCommand(
+            requests, parts=parts, is_streamed=on_finished is not None, stays_awake=stays_awake
+        )
         # now, because a stop may end this call before the thread begins with it
-        self._running = call = _Call(self._parts(len(requests)), finished_at=self._clock())
+        self._running = _Call([*map(len, parts)], finished_at=self._clock())
         try:
-            return await asyncio.wrap_future(
-                self._thread.submit(self._lead_generate, command, on_finished, call.parts)
-            )
+            return await asyncio.wrap_future(self._thread.submit(self._lead_generate, command, on_finished))
         finally:
             self._running = None
 
@@ -173,8 +178,8 @@ class ColocatedEngines:
         if call is None:
             return None
         finished = self._num_finished()[:: self._slice.ranks_per_engine]
-        left = [max(0, len(part) - done) for part, done in zip(call.parts, finished, strict=True)]
-        num_samples = sum(map(len, call.parts))
+        left = [max(0, given - done) for given, done in zip(call.num_given, finished, strict=True)]
+        num_samples = sum(call.num_given)
         num_done = num_samples - sum(left)
         if num_done != call.num_done:
             call.num_done, call.finished_at = num_done, self._clock()
@@ -216,24 +221,24 @@ class ColocatedEngines:
         self._slice.rest()
         self._answers()
 
-    def _lead_generate(
-        self, command: GenerateCommand, on_finished: OnFinished | None, parts: Sequence[range]
-    ) -> list[Rollout]:
-        """What all engines sampled, once all ranks are done. `parts` says which requests are whose."""
+    def _lead_generate(self, command: GenerateCommand, on_finished: OnFinished | None) -> list[Rollout]:
+        """What all engines sampled, once all ranks are done."""
         broadcast_message(encode_command(command), channel=self._slice.channel)
         if on_finished is None:
             own = self._slice.generate(command)
             answers = self._answers()
         else:
-            own, answers = self._lead_streamed(command, on_finished, parts)
+            own, answers = self._lead_streamed(command, on_finished)
         per_engine = self._slice.ranks_per_engine
         # only the first rank of each engine returns completions; rank 0's are in `own`
         firsts = answers[per_engine - 1 :: per_engine]
         others = [
             read_completions(answer, of=[command.requests[place] for place in part])
-            for answer, part in zip(firsts, parts[1:], strict=True)
+            for answer, part in zip(firsts, command.parts[1:], strict=True)
         ]
-        rollouts = [rollout for rollouts in (own, *others) for rollout in rollouts]
+        places = [place for part in command.parts for place in part]
+        sampled = [rollout for rollouts in (own, *others) for rollout in rollouts]
+        rollouts = [rollout for _, rollout in sorted(zip(places, sampled, strict=True), key=itemgetter(0))]
         for rollout in rollouts:
             if not self._is_newest(rollout):
                 found = ", ".join(str(span.version) for span in rollout.versions)
@@ -241,11 +246,11 @@ class ColocatedEngines:
         return rollouts
 
     def _lead_streamed(
-        self, command: GenerateCommand, on_finished: OnFinished, parts: Sequence[range]
+        self, command: GenerateCommand, on_finished: OnFinished
     ) -> tuple[list[Rollout], list[Frames]]:
         """What the engine of this rank sampled, and the answers of the others. Every completion is passed on
         as it finishes: what another engine says is read in a thread while that of this rank samples."""
-        channel, per_engine = self._slice.channel, self._slice.ranks_per_engine
+        channel, per_engine, parts = self._slice.channel, self._slice.ranks_per_engine, command.parts
 
         def pass_on(engine: int, index: int, rollout: Rollout) -> None:
             # one of other weights ends the call when the whole of it is looked at
@@ -272,12 +277,13 @@ class ColocatedEngines:
     def _is_newest(self, rollout: Rollout) -> bool:
         return all(span.version == self._version for span in rollout.versions)
 
-    def _parts(self, num_requests: int) -> list[range]:
-        """Which of so many requests are whose, by engine."""
-        every, num_engines = range(num_requests), self._slice.num_engines
-        return [
-            every[slice_of(len(every), index=index, num_slices=num_engines)] for index in range(num_engines)
-        ]
+    def _parts(self, requests: Sequence[GenerateRequest]) -> list[list[int]]:
+        """The indices of the requests of each engine, which has their sessions from now on."""
+        parts = parts_of(requests, num_engines=self._slice.num_engines, engine_of=self._engine_of)
+        for engine, part in enumerate(parts):
+            sessions = (requests[place].session for place in part)
+            self._engine_of |= {session: engine for session in sessions if session is not None}
+        return parts
 
 
 class EngineExecutor:

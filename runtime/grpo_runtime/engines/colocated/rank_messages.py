@@ -49,10 +49,12 @@ class SyncCommand:
 
 @dataclass(frozen=True)
 class GenerateCommand:
-    """Sample your engine's part of `requests`. `is_streamed` asks for each completion as it finishes, too.
-    With `stays_awake` another command to generate, or one to rest, follows."""
+    """Sample your engine's part of `requests`: `parts` has the indices of those of each engine. `is_streamed`
+    asks for each completion as it finishes, too. With `stays_awake` another command to generate, or one to
+    rest, follows."""
 
     requests: Sequence[GenerateRequest]
+    parts: Sequence[Sequence[int]]
     is_streamed: bool = False
     stays_awake: bool = False
 
@@ -76,6 +78,7 @@ def encode_command(command: Command) -> Frames:
     if isinstance(command, GenerateCommand):
         header = {
             "command": _GENERATE,
+            "parts": command.parts,
             "is_streamed": command.is_streamed,
             "stays_awake": command.stays_awake,
         }
@@ -92,6 +95,7 @@ def decode_command(message: Frames) -> Command:
     if first.header["command"] == _GENERATE:
         return GenerateCommand(
             [read_request(frame) for frame in rest],
+            parts=first.header["parts"],
             is_streamed=first.header["is_streamed"],
             stays_awake=first.header["stays_awake"],
         )

@@ -136,6 +136,38 @@ async def test_every_engine_stays_awake_between_the_turns_of_completions_and_lea
     }
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_a_session_stays_on_the_engine_that_has_its_prefix_until_the_next_sync(
+    is_streamed: bool,
+) -> None:
+    fakes = good(2)
+    engines, _ = start(fakes)
+
+    async def asked_of_each(sessions: list[int], *, turn: int) -> list[list[int]]:
+        """The sessions that each engine gets of these, whose answers are in the order of the sessions."""
+        before = [len(fake.sampled) for fake in fakes]
+        turns = [
+            GenerateRequest((1, turn), seed=10 * turn + session, session=session) for session in sessions
+        ]
+        finished: dict[int, Rollout] = {}
+        rollouts = await engines.generate(
+            turns, on_finished=finished.__setitem__ if is_streamed else None, stays_awake=True
+        )
+        assert [rollout.completion_ids[0] for rollout in rollouts] == [token_of(one.seed) for one in turns]
+        assert finished == (dict(enumerate(rollouts)) if is_streamed else {})
+        return [
+            [request.seed % 10 for request in fake.sampled[begin:]]
+            for fake, begin in zip(fakes, before, strict=True)
+        ]
+
+    await engines.sync(some_weights(), version=VERSION, probe=PROBE)
+    assert await asked_of_each([0, 1, 2, 3], turn=1) == [[0, 1], [2, 3]]
+    assert await asked_of_each([2, 1, 0], turn=2) == [[1, 0], [2]]
+    assert await asked_of_each([3, 4, 5, 2], turn=3) == [[4, 5], [3, 2]]
+    await engines.sync(some_weights(), version=VERSION, probe=PROBE)
+    assert await asked_of_each([3, 2, 1, 0], turn=1) == [[3, 2], [1, 0]]
+
+
 async def test_a_sync_reports_its_phases_its_bytes_and_the_error_of_the_worst_engine() -> None:
     fakes = [FakeLocalEngine(logprobs=PROBE.logprobs), FakeLocalEngine(logprobs=(-1.00005, -2.0))]
     engines, _ = start(fakes)
