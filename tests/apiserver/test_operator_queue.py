@@ -147,6 +147,12 @@ def test_a_job_waits_for_kueue_and_is_queued_once_it_is_installed(
         namespace.apply_job(queueName="team")
         said = reason_of(namespace, is_reason="QueueUnavailable")
         assert "come with Kueue: install that" in said and "looks again every 10 s" in said
+        about = "involvedObject.kind=GRPOJob,type=Warning"
+        list_events = namespace.core.list_namespaced_event
+        (event,) = wait_until(
+            "an Event says it", lambda: list_events(namespace.name, field_selector=about).items
+        )
+        assert event.reason == "QueueUnavailable" and event.message.startswith("queue team: ")
         assert namespace.pods("trainer") == []
         install_kueue(kubectl)
         assert workloads.wait_for()["spec"]["queueName"] == "team"

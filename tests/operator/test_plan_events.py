@@ -8,13 +8,17 @@ import pytest
 from grpo_api.contract.learning_signal import StepsWithoutSignal
 from grpo_api.contract.progress import BestEvaluation
 from grpo_api.contract.reasons import ReasonMessage
+from grpo_api.v1alpha1.status import ConditionType
 from grpo_operator.apply.events import event_of
+from grpo_operator.cluster.kinds import RESOURCE_FLAVORS, WORKLOAD_PRIORITY_CLASSES
 from grpo_operator.observe.observed import Refusal
 from grpo_operator.observe.process_state import ProcessState
 from grpo_operator.plan.blockers import UNSEEN_SECONDS
 from grpo_operator.plan.draft import EventDraft
 
+from . import fake_kueue as kueue
 from .fake_cluster import NOW, FakeCluster, report, spec, termination
+from .queued_job import CLAIM, FLAVOR, workload
 
 
 def events_until_settled(cluster: FakeCluster) -> list[EventDraft]:
@@ -248,6 +252,117 @@ def test_a_scheduler_that_does_not_exist_is_a_warning_after_half_a_minute():
     cluster.change(name, unseen_by="nope", created_at=cluster.now)
     assert cluster.written(seconds=int(UNSEEN_SECONDS) - 10) == []
     assert told(cluster.written()) == [("NoScheduler", True)]
+
+
+def queued(**changes: Any) -> ToldCluster:
+    """A job in the queue `team`, which Kueue has not looked at."""
+    cluster = ToldCluster(spec(queueName="team", **CLAIM, **changes))
+    cluster.cluster_objects = {(RESOURCE_FLAVORS, "gpu"): FLAVOR}
+    return cluster
+
+
+def admitted() -> ToldCluster:
+    """A job of that queue that trains."""
+    cluster = queued()
+    cluster.settle()
+    kueue.admit(workload(cluster))
+    cluster.start()
+    cluster.written()
+    return cluster
+
+
+def test_a_queue_that_a_new_job_cannot_be_in_is_one_warning_and_no_wait_in_it_is():
+    cluster = queued(scheduling={"priorityClass": "high"})
+    kind = WORKLOAD_PRIORITY_CLASSES
+    cluster.cluster_objects[kind, "high"] = "there is no WorkloadPriorityClass high"
+    (blocked,) = cluster.written()
+    assert (blocked.why.reason, blocked.is_warning) == ("QueueUnavailable", True)
+    assert "there is no WorkloadPriorityClass high" in blocked.why.message
+    cluster.state = ProcessState()
+    assert cluster.written() == []
+    cluster.cluster_objects[kind, "high"] = {"value": 1000}
+    assert cluster.written() == []
+    kueue.keep_waiting(workload(cluster), "insufficient quota")
+    assert told(cluster.written()) == [("Queued", False)]
+
+
+def test_a_queue_that_goes_away_while_a_job_waits_in_it_is_one_warning_also_of_the_next_operator():
+    cluster = queued()
+    cluster.settle()
+    kueue.keep_waiting(workload(cluster), "insufficient quota")
+    assert told(cluster.written()) == [("Queued", False)]
+    cluster.queue_problem = "Workloads cannot be listed: 503"
+    (blocked,) = cluster.written()
+    assert (blocked.why.reason, blocked.is_warning) == ("QueueUnavailable", True)
+    cluster.queue_problem = "Workloads cannot be listed: 500"
+    assert cluster.written() == []
+    cluster.state = ProcessState()
+    assert cluster.plan().events == ()  # the status says it already, whatever an operator remembers
+    cluster.queue_problem = ""
+    assert cluster.written() == []
+    kueue.admit(workload(cluster))
+    assert told(cluster.written()) == [("Admitted", False)]
+
+
+def test_a_workload_that_is_refused_while_the_job_waits_is_a_warning_with_its_reason():
+    cluster = queued()
+    cluster.refused_pods = {cluster.base}
+    cluster.refusal = Refusal(cluster.base, ReasonMessage("QuotaExceeded", "does not fit"))
+    assert told(cluster.written()) == [("QuotaExceeded", True)]
+    cluster.refusal = Refusal(cluster.base, ReasonMessage("CreateForbidden", "is refused"))
+    assert told(cluster.written()) == [("CreateForbidden", True)]
+
+
+def test_what_kueue_decides_is_no_warning():
+    cluster = admitted()
+    kueue.evict(workload(cluster))
+    assert told(cluster.written()) == [("EvictedFromQueue", False)]
+
+
+def test_a_queue_without_which_pods_cannot_be_made_again_is_one_warning():
+    cluster = admitted()
+    cluster.queue_problem, cluster.workloads = "Workloads cannot be listed: 503", {}
+    assert cluster.written() == []  # the job goes on with the pods that it has
+    cluster.vanish(cluster.pod("trainer-a1-0"))
+    assert told(cluster.written()) == [("Restarting", True), ("QueueUnavailable", True)]
+    cluster.state = ProcessState()
+    assert cluster.written() == []
+    cluster.queue_problem, cluster.refused_pods = "", {cluster.base}
+    cluster.refusal = Refusal(cluster.base, ReasonMessage("QueueUnavailable", "Kueue does not answer"))
+    assert cluster.written() == []
+    cluster.refusal = Refusal(cluster.base, ReasonMessage("QuotaExceeded", "does not fit"))
+    assert told(cluster.written()) == [("QuotaExceeded", True)]
+
+
+@pytest.mark.parametrize("is_suspended", [False, True])
+def test_a_node_that_seems_lost_is_one_warning_that_says_what_to_do(is_suspended: bool):
+    nodes = {"trainer": {"numNodes": 2}}
+    cluster = ToldCluster(spec(**nodes)).start()
+    cluster.written()
+    if is_suspended:
+        cluster.spec, cluster.generation = spec(suspend=True, **nodes), 2
+    else:
+        cluster.end(cluster.pod("trainer-a1-1"), termination(1, reason="OOMKilled"))
+    assert told(cluster.written()) == [("Suspended", False) if is_suspended else ("Restarting", True)]
+    cluster.change(stuck := cluster.pod("trainer-a1-0"), must_end_by=cluster.now)
+    cluster.vanish(*(name for name, pod in cluster.pods.items() if pod.is_deleting and name != stuck))
+    assert cluster.written(seconds=50) == []
+    (asked,) = cluster.written(seconds=20)
+    assert asked.is_warning and stuck in asked.why.message and "is the node lost?" in asked.why.message
+    assert asked.why.reason == ("Suspending" if is_suspended else "WaitingForEarlierAttempt")
+    assert cluster.written() == []
+    cluster.state = ProcessState()
+    assert cluster.plan().events == ()
+
+
+def test_a_long_reason_leaves_room_for_the_question_about_the_node():
+    cluster = admitted()
+    kueue.evict(workload(cluster), message="preempted " * 200)
+    cluster.written()
+    cluster.change(cluster.pod("trainer-a1-0"), must_end_by=cluster.now)
+    (asked,) = cluster.written(seconds=70)
+    assert asked.why.message.endswith("node.kubernetes.io/out-of-service=nodeshutdown:NoExecute")
+    assert cluster.condition(ConditionType.RUNNING).message == asked.why.message
 
 
 def test_what_is_wrong_with_a_job_that_goes_on_is_a_warning():

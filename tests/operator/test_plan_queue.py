@@ -201,6 +201,9 @@ def test_what_cannot_be_read_is_said_and_nothing_is_made(kind: Any):
 def test_without_kueue_a_new_job_waits_and_one_that_trains_goes_on():
     new = a_cluster()
     new.queue_problem = "this operator does not look at Kueue"
+    (event,) = new.plan().events
+    said = "queue team: this operator does not look at Kueue"
+    assert (event.why, event.is_warning) == (ReasonMessage("QueueUnavailable", said), True)
     new.settle()
     assert new.condition(ConditionType.READY).reason == "QueueUnavailable"
     assert new.workloads == {} and new.pods == {}

@@ -85,6 +85,20 @@ class WorkloadPatch:
 
 
 @dataclass(frozen=True)
+class EventDraft:
+    """An Event that is not written yet. `key` distinguishes it from others with its reason."""
+
+    why: ReasonMessage
+    key: str
+    is_warning: bool = False
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """The identity of an Event: its reason and its key."""
+        return self.why.reason, self.key
+
+
+@dataclass(frozen=True)
 class Draft:
     """A plan in the making."""
 
@@ -98,6 +112,8 @@ class Draft:
     """Why the job is left alone, in that stage."""
     waits_for: ReasonMessage | None = None
     """What keeps trainer pods from being made. The conditions say it."""
+    lost_node: EventDraft | None = None
+    """The question whether the node of a pod is lost that does not end, which a condition asks too."""
     without_pods: ReasonMessage | None = None
     """Why the job is to have no pods, in the stages in which it has none."""
     rollout_waits_for: ReasonMessage | None = None
@@ -173,20 +189,6 @@ class Draft:
 
 Policy = Callable[[Draft, Observed, datetime], Draft]
 """One decision: pure, and leaves alone what it is not about."""
-
-
-@dataclass(frozen=True)
-class EventDraft:
-    """An Event that is not written yet. `key` distinguishes it from others with its reason."""
-
-    why: ReasonMessage
-    key: str
-    is_warning: bool = False
-
-    @property
-    def identity(self) -> tuple[str, str]:
-        """The identity of an Event: its reason and its key."""
-        return self.why.reason, self.key
 
 
 @dataclass(frozen=True)

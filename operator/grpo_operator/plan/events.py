@@ -6,7 +6,7 @@ from datetime import datetime
 
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.v1alpha1.spec import ResumeLoad
-from grpo_api.v1alpha1.status import ConditionStatus, ConditionType, GRPOJobStatus
+from grpo_api.v1alpha1.status import Condition, ConditionStatus, ConditionType, GRPOJobStatus
 from grpo_operator.children.child import Child
 from grpo_operator.children.names import rollout_node, rollout_position
 from grpo_operator.cluster.kinds import PODS
@@ -24,6 +24,11 @@ _TRUE_WHILE_WRONG = (
     ConditionType.NO_LEARNING_SIGNAL,
     ConditionType.ENVIRONMENT_FAILING,
 )
+_SUSPENDED_AS_ASKED = frozenset(
+    {Reason.SUSPENDED.value, Reason.QUEUED.value, Reason.EVICTED_FROM_QUEUE.value}
+)
+"""Reasons of a suspension that somebody has asked for, or that Kueue has decided: nothing is wrong. Every
+other one blocks the job."""
 _NO_REPORT = frozenset(
     {Reason.PROGRESS_UNREACHABLE.value, Reason.PROGRESS_UNREADABLE.value, Reason.SCHEMA_SKEW.value}
 )
@@ -72,18 +77,16 @@ def _beginning(draft: Draft, observed: Observed) -> Iterator[EventDraft]:
 
 
 def _suspensions(new: GRPOJobStatus, observed: Observed) -> Iterator[EventDraft]:
-    """That the job is suspended and by what, and that it continues. A job that its queue admits at once is
-    not said to have waited."""
+    """That the job is suspended as somebody asked or Kueue decided, and that it continues. A job that its
+    queue admits at once is not said to have waited."""
     old, known = observed.job.status, new.suspension
     if known is None:
         return
     is_news = not old.is_suspended
     if known.reason == Reason.QUEUED:
         is_news = known != old.suspension and is_told_to_wait(observed)
-    if new.is_suspended and is_news:
-        is_warning = known.reason == Reason.SUSPENDED_BY_RULE
-        why = ReasonMessage(known.reason, known.message)
-        yield EventDraft(why, key=_time(known.since), is_warning=is_warning)
+    if new.is_suspended and is_news and known.reason in _SUSPENDED_AS_ASKED:
+        yield EventDraft(ReasonMessage(known.reason, known.message), key=_time(known.since))
     if old.is_suspended and known.until is not None and not is_true(new, ConditionType.FINISHED):
         seconds = (known.until - known.since).total_seconds()
         why = ReasonMessage(Reason.UNSUSPENDED, f"the job was suspended for {seconds:.0f} s")
@@ -162,6 +165,10 @@ def _blockers(draft: Draft, observed: Observed) -> Iterator[EventDraft]:
     for (reason, key), message in _what_is_wrong(draft.status).items():
         if (reason, key) not in before:
             yield EventDraft(ReasonMessage(reason, message), key=key, is_warning=True)
+    asked = draft.lost_node
+    known, new = (condition(status, ConditionType.RUNNING) for status in (observed.job.status, draft.status))
+    if asked and new and new.message == asked.why.message and (known is None or known.message != new.message):
+        yield asked
 
 
 def _what_is_wrong(status: GRPOJobStatus) -> Mapping[tuple[str, str], str]:
@@ -175,12 +182,16 @@ def _what_is_wrong(status: GRPOJobStatus) -> Mapping[tuple[str, str], str]:
     # an engine that hangs is replaced, which has an Event
     if failure is not None and failure.attempt == status.attempt and failure.reason != Reason.ENGINE_HUNG:
         message = f"{failure.role} pod {failure.pod}: {failure.message}" if failure.pod else failure.message
-        for kind in _SAY_WHAT_BLOCKS:
-            found = condition(status, kind)
-            if found and (found.status, found.reason) == (ConditionStatus.FALSE, failure.reason):
-                key = f"{failure.attempt}/{failure.role}/{_time(found.last_transition_time)}"
-                wrong[failure.reason, key] = message
-                break
+        if found := _saying(status, failure.reason):
+            key = f"{failure.attempt}/{failure.role}/{_time(found.last_transition_time)}"
+            wrong[failure.reason, key] = message
+    suspension = status.suspension if status.is_suspended else None
+    if suspension and suspension.reason not in _SUSPENDED_AS_ASKED:
+        wrong[suspension.reason, _time(suspension.since)] = suspension.message
+    # pods that a job which is not suspended waits for: it has failed in nothing
+    if suspension is None and (found := _saying(status, Reason.QUEUE_UNAVAILABLE)):
+        key = f"{status.attempt}//{_time(found.last_transition_time)}"
+        wrong.setdefault((found.reason, key), found.message)
     ready = condition(status, ConditionType.READY)
     if ready and ready.reason in _NO_REPORT and is_true(status, ConditionType.RUNNING):
         wrong[ready.reason, _time(ready.last_transition_time)] = ready.message
@@ -189,6 +200,12 @@ def _what_is_wrong(status: GRPOJobStatus) -> Mapping[tuple[str, str], str]:
         if found and found.status == ConditionStatus.TRUE:
             wrong[found.reason, _time(found.last_transition_time)] = found.message
     return wrong
+
+
+def _saying(status: GRPOJobStatus, reason: str) -> Condition | None:
+    """The first condition that is False for this reason, of those that say what blocks a job."""
+    each = (condition(status, kind) for kind in _SAY_WHAT_BLOCKS)
+    return next((c for c in each if c and (c.status, c.reason) == (ConditionStatus.FALSE, reason)), None)
 
 
 def _milestones(draft: Draft, observed: Observed, now: datetime) -> Iterator[EventDraft]:

@@ -6,7 +6,8 @@ from datetime import datetime, timedelta
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.judge.attempts import pause_seconds
 from grpo_operator.observe.observed import Observed, PodView
-from grpo_operator.plan.draft import Draft
+from grpo_operator.plan.conditions import LONGEST_MESSAGE
+from grpo_operator.plan.draft import Draft, EventDraft
 
 LONG_PAST_GRACE = timedelta(seconds=60)
 """How long a pod may still be there after its grace period, before the message asks whether its node is lost.
@@ -20,11 +21,14 @@ def waiting_for_end(draft: Draft, pod: PodView, now: datetime, why: ReasonMessag
     left = (pod.must_end_by + LONG_PAST_GRACE - now).total_seconds()
     if left > 0:
         return replace(draft, waits_for=why).waking_after(left)
+    ended_by = f"{pod.must_end_by:%Y-%m-%dT%H:%M:%SZ}"
     question = (
-        f"its grace period was over at {pod.must_end_by:%Y-%m-%dT%H:%M:%SZ}: is the node lost? Then delete "
-        "the node, or taint it with node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+        f"; its grace period was over at {ended_by}: is the node lost? Then delete the node, or taint it "
+        "with node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
     )
-    return replace(draft, waits_for=replace(why, message=f"{why.message}; {question}"))
+    asked = replace(why, message=why.message[: LONGEST_MESSAGE - len(question)] + question)
+    warning = EventDraft(asked, key=f"{pod.name}/{ended_by}", is_warning=True)
+    return replace(draft, waits_for=asked, lost_node=warning)
 
 
 def on_node(pod: PodView) -> str:

@@ -21,8 +21,10 @@ def record_blocker(draft: Draft, observed: Observed, now: datetime) -> Draft:
 
     What blocked the job before the current attempt was decided must not hide why that attempt follows.
     """
+    refusal = observed.remembered.refusal
     if draft.waits_for:
-        return draft
+        is_refused = refusal is not None and refusal.why.reason == draft.waits_for.reason
+        return _with_refusal(draft, observed) if is_refused else draft
     if draft.early_end:
         return draft.with_status(last_failure=last_failure(draft.early_end, attempt=draft.status.attempt))
     pods = (*draft.facts.gang.values(), *observed.rollouts)
