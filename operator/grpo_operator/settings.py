@@ -57,10 +57,12 @@ class Settings:
     progress: ProgressRoute = ProgressRoute.AUTO
     poll_seconds: float = 2.0
     resync_seconds: float = 90.0
-    num_workers: int = 8
-    """Running jobs that are reconciled at once when something has happened to them."""
-    num_starting: int = 3
-    """Other jobs that are reconciled at once: those that start, and those that nothing has happened to."""
+    num_workers: int = 9
+    """Running jobs that are reconciled at once when something has happened to them; of one namespace, one
+    less."""
+    num_starting: int = 4
+    """Other jobs that are reconciled at once: those that start, and those that nothing has happened to; of
+    one namespace, one less."""
     health_port: int | None = None
     lease: tuple[str, str] | None = None
     """(namespace, name) of the Lease that says which operator acts; None: act without asking."""

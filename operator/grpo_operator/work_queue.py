@@ -2,9 +2,10 @@
 with backoff after a failure."""
 
 import asyncio
+import math
 import random
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
 
@@ -32,38 +33,81 @@ OnError = Callable[[Key, Exception, float], None]
 
 
 class FairQueue:
-    """Keys that wait for a worker. Of the most urgent ones the namespaces have one each in turn, and within a
-    namespace the first comes first: a namespace with hundreds of jobs delays another one by a single job."""
+    """Keys that wait for a worker. Of the most urgent ones the namespace has its turn that has the fewest
+    workers, those with as many in turn, and within a namespace the first comes first: a namespace with
+    hundreds of jobs delays another one by a single job.
 
-    def __init__(self) -> None:
+    No namespace has more than `most_of_a_namespace` workers, however many are free: its handlers may hang,
+    and then those of another one have the rest.
+    """
+
+    def __init__(self, *, most_of_a_namespace: float = math.inf) -> None:
+        self._most = most_of_a_namespace
         self._turns: defaultdict[Urgency, dict[str, deque[Key]]] = defaultdict(dict)
         """The keys of each namespace, with the namespaces in the order of their turns."""
-        self._num_waiting = asyncio.Semaphore(0)
+        self._num_busy: Counter[str] = Counter()
+        """How many keys of each namespace have been taken and are not done."""
+        self._num_ready = asyncio.Semaphore(0)
+        """How many keys may be taken now."""
+
+    def limit(self, num: int) -> None:
+        """Give a namespace at most this many workers, before the first of them comes."""
+        self._most = num
+        namespaces = {namespace for turns in self._turns.values() for namespace in turns}
+        ready = (min(self._num_waiting(each), self._num_left(each)) for each in namespaces)
+        self._num_ready = asyncio.Semaphore(int(sum(ready)))
 
     def put(self, urgency: Urgency, key: Key) -> None:
         """Add a key. A namespace that had none has its turn after all others."""
-        self._turns[urgency].setdefault(key[0], deque()).append(key)
-        self._num_waiting.release()
+        namespace = key[0]
+        self._turns[urgency].setdefault(namespace, deque()).append(key)
+        if self._num_waiting(namespace) <= self._num_left(namespace):
+            self._num_ready.release()
 
     async def get(self) -> tuple[Urgency, Key]:
-        """Take the key whose turn it is; waits while there is none."""
-        await self._num_waiting.acquire()
-        urgency = min(urgency for urgency, turns in self._turns.items() if turns)
+        """Take the key whose turn it is; waits while there is none. Its worker is free after `done`."""
+        await self._num_ready.acquire()
+        urgency, namespace = self._next()
         turns = self._turns[urgency]
-        namespace = next(iter(turns))
         keys = turns.pop(namespace)
         key = keys.popleft()
         if keys:
             turns[namespace] = keys  # behind the others
+        self._num_busy[namespace] += 1
         return urgency, key
+
+    def done(self, key: Key) -> None:
+        """The worker that has taken this key is free again."""
+        namespace = key[0]
+        self._num_busy[namespace] -= 1
+        if not self._num_busy[namespace]:
+            del self._num_busy[namespace]
+        if self._num_waiting(namespace) >= self._num_left(namespace):
+            self._num_ready.release()  # the key that had to wait for it
+
+    def _next(self) -> tuple[Urgency, str]:
+        """The most urgent keys and the namespace whose turn it is among them. There is one."""
+        for urgency in Urgency:
+            free = [namespace for namespace in self._turns[urgency] if self._num_left(namespace) > 0]
+            if free:
+                return urgency, min(free, key=lambda namespace: self._num_busy[namespace])
+        raise AssertionError("no key may be taken")
+
+    def _num_waiting(self, namespace: str) -> int:
+        return sum(len(turns.get(namespace, ())) for turns in self._turns.values())
+
+    def _num_left(self, namespace: str) -> float:
+        """How many workers more the namespace may have."""
+        return self._most - self._num_busy[namespace]
 
 
 class WorkQueue:
     """Keys of jobs. A key that is added while a worker has it is handled once more afterwards.
 
     News has workers of its own, so that it waits neither for jobs that start nor for those that nothing has
-    happened to. No namespace waits for all the jobs of another one. `urgency_of` says how urgent a job is
-    when it is added, and `ends_with` names errors that end the work.
+    happened to. No namespace waits for all the jobs of another one, also where each of those hangs in a slow
+    webhook: of both kinds of workers it leaves one to the others. `urgency_of` says how urgent a job is when
+    it is added, and `ends_with` names errors that end the work.
     """
 
     def __init__(
@@ -142,6 +186,8 @@ class WorkQueue:
         """Work until cancelled: `num_workers` on news, and `num_starting` on everything else. Raises what
         `ends_with` names."""
         self._since = dict.fromkeys(self._since, self._monotonic())
+        self._news.limit(max(1, num_workers - 1))
+        self._others.limit(max(1, num_starting - 1))
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(num_workers):
@@ -154,17 +200,22 @@ class WorkQueue:
     async def _work(self, ready: FairQueue) -> None:
         while True:
             urgency, key = await ready.get()
-            if self._waiting.get(key) is not urgency:
-                continue
-            del self._waiting[key], self._since[key]
-            self._busy.add(key)
             try:
-                await self._handle(key)
+                if self._waiting.get(key) is urgency:
+                    await self._take(key)
             finally:
-                self._busy.discard(key)
-                again = self._again.pop(key, None)
-                if again is not None:
-                    self.add(key, again)
+                ready.done(key)
+
+    async def _take(self, key: Key) -> None:
+        del self._waiting[key], self._since[key]
+        self._busy.add(key)
+        try:
+            await self._handle(key)
+        finally:
+            self._busy.discard(key)
+            again = self._again.pop(key, None)
+            if again is not None:
+                self.add(key, again)
 
     async def _handle(self, key: Key) -> None:
         try:

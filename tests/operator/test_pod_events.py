@@ -1,5 +1,7 @@
 """Events are read only where nothing else shows why a pod does not start."""
 
+import asyncio
+from collections import Counter
 from typing import Any
 
 from grpo_operator.cluster import errors
@@ -7,11 +9,15 @@ from grpo_operator.cluster.client import Listing
 from grpo_operator.cluster.kinds import EVENTS, PODS, Kind
 from grpo_operator.observe.cache import Cache, Key
 from grpo_operator.observe.pod_events import (
+    LISTS_IN_FLIGHT,
+    LISTS_IN_FLIGHT_OF_A_NAMESPACE,
     LONGEST_PAUSE_SECONDS,
     PATIENCE_SECONDS,
     EventReader,
     pause_seconds,
 )
+
+from .until import until
 
 OWNER = {
     "apiVersion": "grpo.dev/v1alpha1",
@@ -29,10 +35,17 @@ class FakeEvents:
         self.events: tuple[dict[str, Any], ...] = ()
         self.is_forbidden = False
         self.asked: list[str] = []
+        self.asked_in = Counter[str | None]()
+        self.hangs_in = ""
+        """A namespace in which every list hangs until `answers` is set."""
+        self.answers = asyncio.Event()
 
     async def list(self, kind: Kind, namespace: str | None, *, fields: str, **_: Any) -> Listing[Any]:
         assert kind == EVENTS
         self.asked.append(fields)
+        self.asked_in[namespace] += 1
+        if namespace == self.hangs_in:
+            await self.answers.wait()
         if self.is_forbidden:
             raise errors.Forbidden("events is forbidden")
         return Listing(items=self.events, resource_version=1)
@@ -51,11 +64,18 @@ class EventReading:
             monotonic=lambda: self.now,
         )
 
-    def report(self, status: dict[str, Any], *, version: int = 1) -> None:
+    def report(
+        self,
+        status: dict[str, Any],
+        *,
+        version: int = 1,
+        namespace: str = "default",
+        uid: str = "pod-uid",
+    ) -> None:
         meta = {
-            "name": "copy-0-trainer-a1-0",
-            "namespace": "default",
-            "uid": "pod-uid",
+            "name": f"copy-{uid}-trainer-a1-0",
+            "namespace": namespace,
+            "uid": uid,
             "resourceVersion": str(version),
             "ownerReferences": [OWNER],
         }
@@ -63,7 +83,8 @@ class EventReading:
 
     async def look_after(self, seconds: float) -> None:
         self.now += seconds
-        await self.reader.read_due()
+        async with asyncio.TaskGroup() as group:
+            self.reader.read_due(group)
 
 
 def warning(message: str) -> dict[str, Any]:
@@ -80,6 +101,29 @@ async def test_the_events_of_a_pod_that_does_not_start_are_read_and_its_job_is_r
     assert reading.server.asked == ["involvedObject.uid=pod-uid"]
     assert reading.woken == [("default", "copy")]
     assert reading.cache.events("pod-uid") == reading.server.events
+
+
+async def test_hundreds_of_pods_whose_lists_hang_delay_no_pod_of_another_namespace():
+    reading = EventReading()
+    for number in range(300):
+        reading.report({"phase": "Pending"}, namespace="crowded", uid=f"crowded-{number}")
+    reading.report({"phase": "Pending"}, namespace="other", uid="other-0")
+    reading.server.hangs_in = "crowded"
+    reader, asked = reading.reader, reading.server.asked_in
+    async with asyncio.TaskGroup() as group:
+        reader.read_due(group)
+        reading.now += PATIENCE_SECONDS
+        reader.read_due(group)
+        await until(lambda: asked["other"] == 1)  # of the same round
+        for number in range(1, 20):
+            reading.report({"phase": "Pending"}, namespace="other", uid=f"other-{number}")
+        reader.read_due(group)
+        reading.now += PATIENCE_SECONDS
+        reader.read_due(group)
+        await until(lambda: asked["other"] == 21)
+        assert asked["crowded"] == LISTS_IN_FLIGHT_OF_A_NAMESPACE < LISTS_IN_FLIGHT
+        reading.server.answers.set()
+    assert asked["crowded"] == 300  # one that waits for its turn is not read twice
 
 
 async def test_events_that_are_known_already_wake_no_job():

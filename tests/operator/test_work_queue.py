@@ -11,7 +11,7 @@ from grpo_operator.work_queue import FairQueue, Urgency, WorkQueue, is_starting,
 from .until import until
 
 KEY, OTHER = ("default", "a"), ("default", "b")
-STARTING = tuple(("default", f"new-{index}") for index in range(20))
+STARTING = tuple((f"team-{index}", "new") for index in range(20))
 BEGAN = "2026-01-01T00:00:00Z"
 LATER = "2026-01-01T00:05:00Z"
 FAST = Backoff(first_seconds=0.01, limit_seconds=0.04, jitter=0.0)
@@ -252,12 +252,76 @@ async def test_a_namespace_with_500_jobs_delays_a_job_of_another_one_by_one_job(
         running.urgency = dict.fromkeys([*crowd, KEY], urgency)
         for key in crowd:
             running.queue.add(key)
-        await until(lambda: handler.busy == 3)
+        await until(lambda: handler.busy == 2)  # the third is for others
         before = len(handler.seen)
         running.queue.add(KEY)
         await until(lambda: KEY in handler.seen)
         assert handler.seen.index(KEY) - before <= 1
         await until(lambda: len(handler.seen) == num + 1)  # and nobody is left out
+
+
+class HangingHandler(FakeHandler):
+    """Hangs for as long as the test lasts with each job of the namespace `slow`."""
+
+    async def __call__(self, key: tuple[str, str]) -> float | None:
+        if key[0] == "slow":
+            self.seen.append(key)
+            await asyncio.Event().wait()
+        return await super().__call__(key)
+
+
+@pytest.mark.parametrize("urgency", [Urgency.NEWS, Urgency.START])
+async def test_a_namespace_whose_jobs_all_hang_leaves_a_worker_to_others(urgency):
+    handler = HangingHandler()
+    slow = [("slow", f"job-{index}") for index in range(20)]
+    others = [("a", f"job-{index}") for index in range(20)] + [("b", "job-0")]
+    async with Running(handler, num_workers=3, num_starting=3) as running:
+        running.urgency = dict.fromkeys([*slow, *others], urgency)
+        for key in slow:
+            running.queue.add(key)
+        await until(lambda: len(handler.seen) == 2)
+        for key in others:
+            running.queue.add(key)
+        await until(lambda: len(handler.seen) == 2 + len(others))
+        assert handler.seen == [*slow[:2], others[0], others[-1], *others[1:-1]]
+
+
+@pytest.mark.parametrize("urgency", [Urgency.NEWS, Urgency.START])
+async def test_a_namespace_that_is_alone_has_all_workers_but_one(urgency):
+    handler = FakeHandler(is_open=False)
+    jobs = [("alone", f"job-{index}") for index in range(20)]
+    async with Running(handler, num_workers=4, num_starting=4) as running:
+        running.urgency = dict.fromkeys(jobs, urgency)
+        for key in jobs:
+            running.queue.add(key)
+        await until(lambda: handler.busy == 3)
+        handler.gate.set()
+        await until(lambda: handler.seen == jobs and not handler.busy)
+        assert handler.most_busy == 3
+
+
+async def test_a_worker_that_is_free_goes_to_the_namespace_that_has_the_fewest():
+    queue = FairQueue(most_of_a_namespace=3)
+    for index in range(6):
+        queue.put(Urgency.NEWS, ("a", str(index)))
+    taken = [(await queue.get())[1] for _ in range(3)]
+    for index in range(3):
+        queue.put(Urgency.NEWS, ("b", str(index)))
+    queue.done(taken[0])
+    after = [(await queue.get())[1] for _ in range(3)]
+    assert after == [("b", "0"), ("b", "1"), ("a", "3")]  # two of each, and the first whose turn it is
+
+
+async def test_what_waits_only_because_its_namespace_has_enough_workers_comes_when_one_is_done():
+    queue = FairQueue(most_of_a_namespace=1)
+    queue.put(Urgency.NEWS, ("a", "0"))
+    queue.put(Urgency.NEWS, ("a", "1"))
+    _, first = await queue.get()
+    waiting = asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    queue.done(first)
+    assert await waiting == (Urgency.NEWS, ("a", "1"))
 
 
 async def test_jobs_that_come_again_and_again_leave_no_namespace_out():

@@ -11,6 +11,7 @@ from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import Client
 from grpo_operator.cluster.kinds import EVENTS, PODS, KubeObject
 from grpo_operator.observe.cache import Cache, Key, job_key
+from grpo_operator.observe.fair_limit import FairLimit
 from grpo_operator.observe.pod_view import is_silent
 from grpo_operator.observe.stored import pruned
 
@@ -20,7 +21,9 @@ PATIENCE_SECONDS = 4.0
 """Most pods start within this time, and their Events are not needed."""
 LONGEST_PAUSE_SECONDS = 20.0
 _ROUND_SECONDS = 1.0
-_LISTS_IN_FLIGHT = 8
+LISTS_IN_FLIGHT = 8
+LISTS_IN_FLIGHT_OF_A_NAMESPACE = 6
+"""The pods of one namespace, which may be hundreds, leave room for those of others."""
 
 
 def pause_seconds(waited: float) -> float:
@@ -48,31 +51,36 @@ class EventReader:
         self._monotonic = monotonic
         self._silent: dict[str, tuple[float, float]] = {}
         """Uid of a silent pod -> (since when, when to read its Events)."""
-        self._limit = asyncio.Semaphore(_LISTS_IN_FLIGHT)
+        self._reads: dict[str, asyncio.Task[None]] = {}
+        """By the uid of the pod; those that are under way or wait for others."""
+        self._limit = FairLimit(LISTS_IN_FLIGHT, num_of_a_namespace=LISTS_IN_FLIGHT_OF_A_NAMESPACE)
         self._logged_error = ""
 
     async def run(self) -> None:
-        """Read until cancelled."""
-        while True:
-            await self.read_due()
-            await asyncio.sleep(_ROUND_SECONDS)
+        """Read until cancelled. Lists that take long delay no other pod: theirs is left out until they are
+        over."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self.read_due(group)
+                await asyncio.sleep(_ROUND_SECONDS)
 
-    async def read_due(self) -> None:
-        """Read the Events of every silent pod that is due."""
+    def read_due(self, group: asyncio.TaskGroup) -> None:
+        """Begin to read the Events of every silent pod that is due."""
         now = self._monotonic()
+        self._reads = {uid: read for uid, read in self._reads.items() if not read.done()}
         silent = {pod["metadata"]["uid"]: pod for pod in self._cache.pending_pods() if is_silent(pod)}
         fresh = (now, now + PATIENCE_SECONDS)
         self._silent = {uid: self._silent.get(uid, fresh) for uid in silent}
-        due = [pod for uid, pod in silent.items() if self._silent[uid][1] <= now]
-        for pod in due:
-            since, _ = self._silent[pod["metadata"]["uid"]]
-            self._silent[pod["metadata"]["uid"]] = (since, now + pause_seconds(now - since))
-        await asyncio.gather(*(self._read(pod) for pod in due))
+        for uid, pod in silent.items():
+            since, due = self._silent[uid]
+            if due <= now and uid not in self._reads:
+                self._silent[uid] = (since, now + pause_seconds(now - since))
+                self._reads[uid] = group.create_task(self._read(pod))
 
     async def _read(self, pod: KubeObject) -> None:
         meta = pod["metadata"]
         try:
-            async with self._limit:
+            async with self._limit.under_way(meta["namespace"]):
                 found = await self._client.list(
                     EVENTS,
                     meta["namespace"],

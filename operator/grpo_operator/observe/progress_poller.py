@@ -6,7 +6,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from enum import StrEnum
-from weakref import WeakValueDictionary
 
 import aiohttp
 
@@ -20,6 +19,7 @@ from grpo_operator.cluster.client import Client, read_at_most
 from grpo_operator.cluster.configuration import is_in_cluster
 from grpo_operator.cluster.kinds import KubeObject
 from grpo_operator.observe.cache import Cache, Key
+from grpo_operator.observe.fair_limit import FairLimit
 from grpo_operator.observe.process_state import ProcessState
 from grpo_operator.settings import ProgressRoute
 
@@ -79,9 +79,7 @@ class Poller:
         self._on_poll = on_poll
         self._seconds = seconds
         self._clock = clock
-        self._limit = asyncio.Semaphore(POLLS_IN_FLIGHT)
-        self._limits: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        """Of each namespace with polls under way or that wait."""
+        self._limit = FairLimit(POLLS_IN_FLIGHT, num_of_a_namespace=POLLS_IN_FLIGHT_OF_A_NAMESPACE)
 
     async def run(self) -> None:
         """Poll until cancelled: each job once in `seconds`, evenly spread, so that hundreds of answers do not
@@ -110,9 +108,8 @@ class Poller:
         pod = next((pod for pod in pods if _is_running_first(pod, attempt=attempt)), None)
         if pod is None:
             return
-        of_namespace = self._limits.setdefault(key[0], asyncio.Semaphore(POLLS_IN_FLIGHT_OF_A_NAMESPACE))
         try:
-            async with of_namespace, self._limit:
+            async with self._limit.under_way(key[0]):
                 body = await self._fetch(pod, _path(num_engines=status.get("rollout", {}).get("desired", 0)))
         except errors.KubernetesError as error:
             self._on_poll(PollOutcome.NO_ANSWER)
