@@ -303,7 +303,7 @@ def is_own_metric(name: str) -> bool:
 
 def completion_metrics(rollouts: "Sequence[Rollout]") -> dict[str, float]:
     """Lengths in sampled tokens of all completions and of the terminated ones, and the ratio of those that
-    were clipped. An episode of several sequences is one completion, which ends as its last one does.
+    were clipped. An episode of several sequences is one completion, which ends as `Rollout.last` does.
 
     As in TRL the terminated lengths are 0 when no completion is terminated. `completions/crc32` is a checksum
     over all tokens in order: two runs were the same up to the first step in which it differs.

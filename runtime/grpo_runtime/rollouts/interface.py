@@ -102,6 +102,7 @@ class AgentCalls:
 
     environment: str
     turns: Sequence[AgentTurn]
+    """In the order in which they were answered."""
     overridden: Mapping[str, int] = field(default_factory=dict)
     failures: Mapping[str, int] = field(default_factory=dict)
     """How often something failed, by EpisodeFailure."""
@@ -154,8 +155,10 @@ class Rollout:
 
     @property
     def last(self) -> "Rollout":
-        """The sequence that began last, in which the episode ends."""
-        return self.branches[-1] if self.branches else self
+        """The sequence in which the episode ends: that of the last call of its agent, which may have begun
+        before others did. Where no calls are known it is the one that began last."""
+        turns = () if self.calls is None else self.calls.turns
+        return self.sequences[turns[-1].sequence if turns else -1]
 
     @property
     def num_sampled(self) -> int:

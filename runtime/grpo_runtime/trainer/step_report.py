@@ -99,7 +99,7 @@ def samples_of(
 ) -> list[Sample]:
     """The B completions of a step, group by group, with the rewards of the functions `names`. `rewards` are
     their weighted sums, [B] with NaN for none, and `advantages` are [B], or None in an evaluation. Of an
-    episode of several sequences it has the text of the last one."""
+    episode of several sequences it has the text of the one in which it ended."""
     of_all: Sequence[float | None] = [None] * len(rewards) if advantages is None else advantages
     sums, values = iter(rewards), iter(of_all)
     return [

@@ -122,21 +122,23 @@ def test_every_sequence_of_an_episode_comes_back_with_its_own_prompt() -> None:
 
 
 @pytest.mark.parametrize("returned", [None, 0.0, -1.5])
-def test_an_episode_keeps_the_prompt_that_its_agent_gave_it_what_it_asked_for_and_what_it_returned(
+def test_an_episode_keeps_the_prompt_that_its_agent_gave_it_its_calls_their_order_and_what_it_returned(
     returned: float | None,
 ) -> None:
     chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     trajectory = None if returned is None else {"chats": [chat], "state": {"board": [1]}}
     turns = [
         AgentTurn(sequence=0, start=0, end=1, seconds=1.25, waited_seconds=0.5, chat=0, messages=(0, 1)),
-        AgentTurn(sequence=0, start=1, end=2, seconds=0.25, waited_seconds=0.0),
+        AgentTurn(sequence=2, start=0, end=1, seconds=0.25, waited_seconds=0.0),
+        AgentTurn(sequence=1, start=0, end=1, seconds=0.25, waited_seconds=0.0),
     ]
     calls = AgentCalls(environment="game", turns=turns, overridden={"temperature": 2}, failures={"tool": 1})
-    rollout = replace(ROLLOUT, prompt_ids=(8, 8), returned=returned, trajectory=trajectory, calls=calls)
+    rollout = replace(episode(), prompt_ids=(8, 8), returned=returned, trajectory=trajectory, calls=calls)
     (frame,), _ = decode_frames(encode_frame(Generated.of_group(group(rollout), 0, sampling=9).frame()))
     found = decode_record(frame)
     assert isinstance(found, Generated)
     assert found.answers(REQUEST, sampling=9) and found.rollout_of(REQUEST) == rollout
+    assert found.rollout_of(REQUEST).last == episode().branches[0]
 
 
 def test_a_sample_that_was_given_up_comes_back_with_what_failed() -> None:

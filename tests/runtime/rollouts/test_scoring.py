@@ -11,7 +11,7 @@ from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.rewards.chunk import Column
 from grpo_runtime.rewards.types import FailureKind, OpenCalls, RewardFailure, RewardRequest
 from grpo_runtime.rollouts.group import Group
-from grpo_runtime.rollouts.interface import GenerateRequest, Rollout
+from grpo_runtime.rollouts.interface import AgentCalls, AgentTurn, GenerateRequest, Rollout
 from grpo_runtime.rollouts.scoring import Scorer
 
 RUN = run_config(algorithm={"steps": 5, "promptsPerStep": 2, "groupSize": 2})
@@ -94,6 +94,23 @@ async def test_of_an_episode_the_last_sequence_is_asked_about() -> None:
     [request] = pool.requests
     assert request.completions == ["text 6", "text 5"]
     assert request.completion_ids == [[6, 2], [5, 1]]
+
+
+async def test_of_an_episode_whose_first_chat_went_on_behind_a_second_one_the_first_is_asked_about() -> None:
+    pool = FakePool()
+    asked = group()
+    first, second = asked.completions
+    turns = [
+        AgentTurn(sequence=sequence, start=start, end=start + 1, seconds=1.0, waited_seconds=0.0)
+        for sequence, start in ((0, 0), (1, 0), (0, 1))
+    ]
+    helper = Rollout((9, 9), (6, 2), (-1.0, -1.0), (), True, "fake")
+    calls = AgentCalls(environment="game", turns=turns)
+    asked.rollouts = [replace(first, branches=(helper,), calls=calls), second]
+    await scorer(pool).score(asked)
+    [request] = pool.requests
+    assert request.completions == ["text 4", "text 5"]
+    assert request.completion_ids == [[4, 1], [5, 1]]
 
 
 async def test_of_an_agent_functions_see_what_it_returned_and_its_whole_episode() -> None:

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.report.metrics import completion_metrics
 from grpo_runtime.report.position import OwnPosition
-from grpo_runtime.rollouts.interface import Rollout, VersionSpan
+from grpo_runtime.rollouts.interface import AgentCalls, AgentTurn, Rollout, VersionSpan
 from grpo_runtime.trainer.batch import Batch, make_batch, receive_batch, send_batch
 
 
@@ -99,6 +100,26 @@ def test_a_part_knows_of_how_many_sequences_its_episodes_are_though_it_has_not_a
 def test_no_token_of_an_episode_counts_whose_end_was_cut() -> None:
     batch = a_batch_of_episodes(masks_truncated=True)
     assert batch.loss_mask.any(1).tolist() == [True, False, False, True]
+
+
+@pytest.mark.parametrize("cut", [0, 1])
+def test_the_end_of_an_episode_is_its_last_call_though_another_sequence_began_later(cut: int) -> None:
+    turns = [
+        AgentTurn(sequence=sequence, start=start, end=start + 1, seconds=1.0, waited_seconds=0.0)
+        for sequence, start in ((0, 0), (1, 0), (0, 1))
+    ]
+    helper = dataclasses.replace(rollout((6,), (4,), (-3.0,)), is_terminated=cut != 1)
+    episode = dataclasses.replace(
+        rollout((5,), (8, 9), (-1.0, -2.0)),
+        is_terminated=cut != 0,
+        branches=(helper,),
+        calls=AgentCalls(environment="game", turns=turns),
+    )
+    batch = make_batch(
+        [episode], group_sizes=[1], advantages=torch.tensor([1.0]), pad_id=0, masks_truncated=True
+    )
+    assert batch.loss_mask.any(1).tolist() == [cut != 0] * 2
+    assert completion_metrics([episode])["completions/clipped_ratio"] == float(cut == 0)
 
 
 def test_a_part_is_as_wide_as_its_own_longest_sequence() -> None:

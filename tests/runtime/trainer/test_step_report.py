@@ -26,7 +26,7 @@ from grpo_runtime.rollouts.stream import StepGroups
 from grpo_runtime.trainer.step_report import Learned, samples_of, step_metrics
 
 
-def test_an_episode_is_shown_by_its_last_sequence_and_counted_by_all() -> None:
+def test_an_episode_is_shown_by_the_sequence_in_which_it_ended_and_counted_by_all() -> None:
     tokenizer = char_tokenizer(max_length_tokens=16)
 
     def sequence(prompt: str, completion: str, *, engine: str, step: int, ends: bool) -> Rollout:
@@ -39,18 +39,39 @@ def test_an_episode_is_shown_by_its_last_sequence_and_counted_by_all() -> None:
         sequence("b=", "b", engine="two", step=3, ends=True),
         sequence("c=", "cba", engine="one", step=4, ends=False),
     )
+    turns = [
+        AgentTurn(sequence=sequence, start=0, end=1, seconds=1.0, waited_seconds=0.0, chat=0)
+        for sequence in (0, 2, 1)
+    ]
+    episode = replace(first, branches=branches)
     group = Group(
         step=4,
         number=0,
         prompt=Prompt(index=0, content="", columns={}),
-        requests=[GenerateRequest(first.prompt_ids, seed=0)],
-        rollouts=[replace(first, branches=branches)],
-        columns=(Column(values=[1.0]),),
+        requests=[GenerateRequest(first.prompt_ids, seed=0)] * 2,
+        rollouts=[
+            episode,
+            replace(
+                episode,
+                trajectory={"chats": [[]]},
+                calls=AgentCalls(environment="game", turns=turns),
+            ),
+        ],
+        columns=(Column(values=[1.0, 1.0]),),
     )
-    decoder = CompletionDecoder.of(tokenizer)
-    [sample] = samples_of([group], names=["right"], rewards=[1.0], advantages=[0.5], decoder=decoder)
-    assert (sample.prompt, sample.completion, sample.is_terminated) == ("c=", "cba", False)
-    assert (sample.num_tokens, sample.policy_versions, sample.engine) == (6, "1.3 1.3 1.4", "one, two")
+    samples = samples_of(
+        [group],
+        names=["right"],
+        rewards=[1.0, 1.0],
+        advantages=[0.5, 0.5],
+        decoder=CompletionDecoder.of(tokenizer),
+    )
+    assert [(sample.prompt, sample.completion, sample.is_terminated) for sample in samples] == [
+        ("c=", "cba", False),
+        ("b=", "b", True),
+    ]
+    for sample in samples:
+        assert (sample.num_tokens, sample.policy_versions, sample.engine) == (6, "1.3 1.3 1.4", "one, two")
 
 
 def test_each_completion_has_its_own_group_rewards_advantage_and_origin() -> None:
