@@ -59,6 +59,8 @@ class Turn:
     request: GenerateRequest | None
     """What is sampled; None where there is no room for a token."""
     prompt_ids: tuple[int, ...]
+    is_bound_by_limit: bool
+    """Whether it comes to a limit where its completion ends with its length, as in `_Room`."""
     continues: Exchange | None = None
     """The call whose chat it goes on with."""
 
@@ -75,6 +77,15 @@ class Answer:
     """Whether the message was meant as a call of a tool that cannot be read. What was cut is not."""
     completion_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
+
+
+class _Room(NamedTuple):
+    """How many tokens may be sampled behind a prompt."""
+
+    num_tokens: int
+    is_bound_by_limit: bool
+    """Whether limits.tokens, or the model's context, leaves no more, and not only what the job and the call
+    say of the longest completion."""
 
 
 class _Answered(NamedTuple):
@@ -102,7 +113,8 @@ class Session:
     num_unreadable_calls: int = 0
     """Answers that were meant as a call of a tool that cannot be read."""
     is_cut: bool = False
-    """Whether it came to a limit, of its own or of the model's context."""
+    """Whether a call of it was refused, or ended with its length, at a limit of its own or of the model's
+    context, or its time was over."""
 
     def __post_init__(self) -> None:
         self.record = Record(max_tokens=self.model.max_model_len)
@@ -133,7 +145,7 @@ class Session:
             prompt_ids,
             seed=turn_seed(self.seed, turn=number) if own is None or own.seed is None else own.seed,
             is_evaluation=self.is_evaluation,
-            max_tokens=room,
+            max_tokens=room.num_tokens,
             num_group_tokens=min(self._num_group_tokens, len(prompt_ids)),
             stop=asked.stop,
             own_parameters=None if own is None else own.json,
@@ -141,8 +153,9 @@ class Session:
         return Turn(
             number=number,
             asked=asked,
-            request=request if room > 0 else None,
+            request=request if room.num_tokens > 0 else None,
             prompt_ids=prompt_ids,
+            is_bound_by_limit=room.is_bound_by_limit,
             continues=found,
         )
 
@@ -162,6 +175,7 @@ class Session:
             is_unreadable_call = reply.is_unreadable_call and rollout.is_terminated
         # last: what could not be read is asked again, and must not be trained twice
         self.record.take(rollout)
+        self.is_cut |= turn.is_bound_by_limit and not rollout.is_terminated
         sampling = seconds if rollout.sampling_seconds is None else rollout.sampling_seconds
         self._answered.append(_Answered(exchange, seconds, max(0.0, seconds - sampling)))
         for name in turn.asked.overridden:
@@ -259,23 +273,22 @@ class Session:
                 self.is_cut = True
                 raise LimitReachedError(f"limits.{name} of this session is reached: end it")
 
-    def _room(self, prompt_ids: Sequence[int], asked: int | None) -> int:
-        """Tokens that may be sampled behind a prompt. Raises LimitReachedError."""
+    def _room(self, prompt_ids: Sequence[int], asked: int | None) -> _Room:
+        """What may be sampled behind a prompt. Raises LimitReachedError."""
         limits, record = self.limits, self.record
         is_full = self.is_trained and _is_reached(record.num_sequences, limits.sequences)
         if is_full and record.would_begin(prompt_ids):
             self.is_cut = True
             raise LimitReachedError("limits.sequences of this session is reached: go on with the same chat")
         if limits.prompt_tokens is not None and len(prompt_ids) > limits.prompt_tokens:
-            return 0
-        rooms = [self.model.max_model_len - len(prompt_ids)]
-        if self.is_trained or asked is None:
-            rooms.append(self.model.max_tokens)
-        if asked is not None:
-            rooms.append(asked)
+            return _Room(0, is_bound_by_limit=True)
+        left = self.model.max_model_len - len(prompt_ids)
         if limits.tokens is not None:
-            rooms.append(limits.tokens - record.num_sampled)
-        return max(0, min(rooms))
+            left = min(left, limits.tokens - record.num_sampled)
+        longest = self.model.max_tokens if self.is_trained or asked is None else asked
+        if asked is not None:
+            longest = min(longest, asked)
+        return _Room(max(0, min(left, longest)), is_bound_by_limit=left <= longest)
 
 
 def _exchange(chat: ChatRequest, reply: Message, rollout: Rollout, *, continues: Exchange | None) -> Exchange:

@@ -5,7 +5,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from chats import ADD, END, TERMS, asked, chat_model, chat_tokenizer, sampled, session, tokens, written
+from chats import (
+    ADD,
+    END,
+    MAX_MODEL_LEN,
+    TERMS,
+    asked,
+    chat_model,
+    chat_tokenizer,
+    sampled,
+    session,
+    tokens,
+    written,
+)
 
 from grpo_runtime.gateway.chat_request import TokenRequest, read_chat_request
 from grpo_runtime.gateway.history import essence
@@ -179,6 +191,43 @@ def test_the_tokens_of_a_session_bound_its_last_call():
     asked(found, [USER], f"123{END}")
     assert asked(found, [USER], f"123{END}").finish_reason == "length"
     assert found.record.num_sampled == 5
+
+
+@pytest.mark.parametrize(
+    ("limits", "max_model_len", "longest", "body", "is_cut"),
+    [
+        (Limits(tokens=5), MAX_MODEL_LEN, 256, {}, True),
+        (Limits(), len(tokens(FIRST)) + 5, 256, {}, True),
+        # both end it
+        (Limits(tokens=5), MAX_MODEL_LEN, 5, {}, True),
+        (Limits(tokens=6), MAX_MODEL_LEN, 5, {}, False),
+        (Limits(), len(tokens(FIRST)) + 6, 5, {}, False),
+        (Limits(tokens=6), MAX_MODEL_LEN, 256, {"max_tokens": 5}, False),
+    ],
+)
+def test_a_call_that_ends_with_its_length_cuts_its_session_where_a_limit_leaves_no_more(
+    limits: Limits, max_model_len: int, longest: int, body: dict[str, int], is_cut: bool
+):
+    model = replace(chat_model(max_tokens=longest), max_model_len=max_model_len)
+    for is_trained in (True, False):
+        found = session(model=model, limits=limits, is_trained=is_trained)
+        answer = asked(found, [USER], f"1234567{END}", **body)
+        assert (answer.finish_reason, len(answer.completion_ids)) == ("length", 5)
+        assert found.is_cut == is_cut
+
+
+def test_a_call_that_ends_by_itself_where_a_limit_is_reached_cuts_nothing():
+    found = session(limits=Limits(tokens=4))
+    assert asked(found, [USER], f"123{END}").finish_reason == "stop"
+    assert found.record.num_sampled == 4 and not found.is_cut
+
+
+def test_the_order_of_the_calls_of_two_chats_in_turn_is_known():
+    found = session()
+    asked(found, [USER], f"5{END}")
+    asked(found, [LOW], f"6{END}")
+    asked(found, [USER, {"role": "assistant", "content": "5"}, LOW], f"7{END}")
+    assert [turn.sequence for turn in found.turns] == [0, 1, 0]
 
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(prompt_tokens=8)])

@@ -125,6 +125,13 @@ async def goes_on_for_ever(client, prompt):
         await client.chat.completions.create(model="policy", messages=chat)
 
 
+async def reads_its_answer(client, prompt):
+    """It raises where that is no number that it knows."""
+    chat = [{"role": "user", "content": prompt}]
+    answer = await client.chat.completions.create(model="policy", messages=chat)
+    return {"1234": 1.0}[answer.choices[0].message.content]
+
+
 async def fails_once(client, task):
     """The first try of the second sample fails."""
     marker = Path(task.columns["marker"])

@@ -302,6 +302,14 @@ async def test_an_agent_that_goes_on_past_its_limit_has_what_it_sampled_until_th
     assert len(policy.requests) == 6
 
 
+async def test_an_agent_that_raises_on_what_a_limit_has_cut_has_not_failed():
+    policy = Policy(lambda _: f"1234{END}")
+    for episode in await play("reads_its_answer", policy, limits=Limits(tokens=3)):
+        assert (episode.num_sampled, episode.is_terminated, episode.returned) == (3, False, None)
+        assert episode.calls is not None and episode.calls.failures == {"limit": 1}
+    assert len(policy.requests) == len(SEEDS)
+
+
 @pytest.mark.parametrize("is_pod", [True, pytest.param(False, marks=pytest.mark.matrix)])
 async def test_an_agent_in_a_pod_finds_no_token_of_its_job(
     is_pod: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
