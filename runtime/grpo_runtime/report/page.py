@@ -208,13 +208,17 @@ def _describe(split: Split, gpus_per_engine: int) -> str:
 
 
 def _samples(output_dir: Path, *, folder: str) -> dict[str, Any] | None:
-    """The groups of the newest kept step whose rewards differ most."""
+    """The groups of the newest kept step whose rewards differ most, and as many others of which something was
+    given up."""
     steps = steps_with_samples(output_dir, folder=folder)
     if not steps:
         return None
     groups = read_groups(output_dir, step=steps[-1], folder=folder)
     groups.sort(key=_spread, reverse=True)
-    return {"step": steps[-1], "steps": len(steps), "groups": groups[:_NUM_GROUPS]}
+    shown = groups[:_NUM_GROUPS]
+    failed = [group for group in groups[_NUM_GROUPS:] if any(sample.given_up for sample in group)]
+    shown += failed[:_NUM_GROUPS]
+    return {"step": steps[-1], "steps": len(steps), "groups": shown, "has_given_up": bool(failed)}
 
 
 def _spread(group: Sequence[Sample]) -> float:

@@ -26,13 +26,14 @@ COMPLETIONS_FOLDER, EVALUATIONS_FOLDER = "completions", "evaluations"
 REWARD_COLUMN = "rewards/{}"
 """Column of what one reward function gave."""
 _FILE = re.compile(r"step-(\d+)\.parquet")
-TRACKED = ("group", "prompt", "completion", "reward", "advantage", "num_tokens")
+TRACKED = ("group", "prompt", "completion", "reward", "advantage", "num_tokens", "given_up")
 """What trackers show of a completion, in the order of their columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One completion, and what became of it."""
+    """One completion, and what became of it; or one that was given up, of which there is only its prompt, and
+    why."""
 
     group: int
     """Index of its prompt in the step, from 0: the completions of a group compete."""
@@ -57,6 +58,8 @@ class Sample:
     `0-12 rollout-0, 12-30 rollout-1`. The turns of an episode have their own."""
     episode: Episode | None = None
     """What its agent and the policy said; None where no agent made it. A table has it as JSON, or no text."""
+    given_up: str = ""
+    """How the last try to make it failed, with the end of what a program wrote; empty where it was made."""
 
     @property
     def cut_at(self) -> str:

@@ -26,6 +26,8 @@ class Order(StrEnum):
     """Groups with the lowest mean reward."""
     MIXED = "mixed"
     """Groups whose rewards differ most: what the policy learns from."""
+    FAILED = "failed"
+    """Groups of which most was given up."""
 
 
 _KEYS: dict[Order, Callable[[Sequence[float]], float]] = {
@@ -34,6 +36,7 @@ _KEYS: dict[Order, Callable[[Sequence[float]], float]] = {
     Order.WORST: lambda rewards: sum(rewards) / len(rewards),
     Order.MIXED: lambda rewards: min(rewards) - max(rewards),
 }
+"""Sort keys of the orders that go by rewards."""
 
 
 def describe_samples(
@@ -65,20 +68,32 @@ def describe_samples(
     shown = groups[:num_groups]
     what = f"evaluation after step {chosen}" if is_evaluation else f"step {chosen}"
     title = f"{what}: {len(shown)} of {len(groups)} groups"
+    if num_given_up := sum(map(_num_given_up, groups)):
+        title += f", {num_given_up} completions given up (--order {Order.FAILED} begins with their groups)"
     return "\n\n".join([title, *("\n".join(_group_lines(group)) for group in shown)])
 
 
 def _key(group: Sequence[Sample], *, order: Order) -> float:
-    """Sort key of groups; a group without any reward comes last."""
+    """Sort key of groups; by rewards, a group without any comes last."""
+    if order is Order.FAILED:
+        return -_num_given_up(group)
     rewards = [sample.reward for sample in group if sample.reward is not None]
     return _KEYS[order](rewards) if rewards else float("inf")
 
 
+def _num_given_up(group: Sequence[Sample]) -> int:
+    return sum(bool(sample.given_up) for sample in group)
+
+
 def _group_lines(group: Sequence[Sample]) -> Iterator[str]:
     yield f"=== prompt {group[0].group + 1}"
-    if not group[0].episode:
+    if not any(sample.episode for sample in group):
         yield _printable(group[0].prompt)
     for sample in group:
+        if sample.given_up:
+            yield "--- given up:"
+            yield from _indented(sample.given_up)
+            continue
         yield f"--- {_summary(sample)}"
         if sample.episode:
             yield from _episode_lines(sample.episode)

@@ -42,9 +42,10 @@ that was kept, or of another one. report.samplesEverySteps of the job says which
   grpo-runtime samples grpo-runs/copy-local
   grpo-runtime samples grpo-runs/copy-local --step 40 --groups 10 --order worst
 
-`--order mixed` begins with the groups whose rewards differ most, which the policy learns from. An episode of
-an agent is shown turn by turn, with what of it was trained. `--eval` shows an evaluation. The tables
-are Parquet files in completions/ of the output directory, for pandas or `datasets`:
+`--order mixed` begins with the groups whose rewards differ most, which the policy learns from, and
+`--order failed` with those of which most was given up. An episode of an agent is shown turn by turn, with
+what of it was trained. `--eval` shows an evaluation. The tables are Parquet files in completions/ of the
+output directory, for pandas or `datasets`:
 
   load_dataset("parquet", data_files="grpo-runs/copy-local/completions/*.parquet")
 """
@@ -56,7 +57,10 @@ def _add_arguments_of_samples(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--eval", action="store_true", help="the evaluation after it (default: the newest)")
     parser.add_argument("--groups", type=int, default=3, metavar="N", help="prompts to show (%(default)s)")
     parser.add_argument(
-        "--order", choices=("step", "best", "worst", "mixed"), default="step", help="which come first"
+        "--order",
+        choices=("step", "best", "worst", "mixed", "failed"),
+        default="step",
+        help="which come first",
     )
 
 

@@ -224,10 +224,9 @@ class Coordinator:
         except StopRequestedError:
             return Evaluated(is_stopped=True)
         seconds = {name: value for name, value in watch.seconds().items() if name != "step_time"}
-        sampled = [group for group in groups if not group.is_left_out]
         return Evaluated(
             {**found, **seconds},
-            samples=self._kept_evaluation(evaluation, sampled) if not found[FAILED] else (),
+            samples=self._kept_evaluation(evaluation, groups, is_scored=not found[FAILED]),
             is_best=evaluation.is_best(found, step=state.step),
         )
 
@@ -302,28 +301,37 @@ class Coordinator:
             step=state.step,
             policy_version=str(self._version(state.step)),
             engines=self.engines.counts(),
-            samples=self._kept_samples(state.step, groups.trained, learned),
+            samples=self._kept_samples(state.step, groups, learned),
             evaluated=evaluated.samples,
         )
 
-    def _kept_samples(self, step: int, groups: Sequence[Group], learned: Learned) -> list[Sample]:
+    def _kept_samples(self, step: int, groups: StepGroups, learned: Learned) -> list[Sample]:
         """The completions for people, in a step that keeps them."""
         if not self.run_config.keeps_samples_of(step):
             return []
         return samples_of(
-            groups,
+            groups.trained,
+            left_out=groups.left_out,
             names=self.scorer.names,
             rewards=learned.advantages.rewards.tolist(),
             advantages=learned.advantages.advantages.tolist(),
             decoder=self.decoder,
         )
 
-    def _kept_evaluation(self, evaluation: Evaluation, groups: Sequence[Group]) -> list[Sample]:
-        """The completions of an evaluation for people, in a run that keeps any."""
+    def _kept_evaluation(
+        self, evaluation: Evaluation, groups: Sequence[Group], *, is_scored: bool
+    ) -> list[Sample]:
+        """The completions of an evaluation for people, in a run that keeps any; where it `is_scored`."""
         if not self.run_config.report.samples_every_steps:
             return []
-        rewards = evaluation.rewards(groups).tolist()
-        return samples_of(groups, names=self.scorer.names, rewards=rewards, decoder=self.decoder)
+        sampled = [group for group in groups if is_scored and not group.is_left_out]
+        return samples_of(
+            sampled,
+            left_out=[group for group in groups if group.is_left_out],
+            names=self.scorer.names,
+            rewards=evaluation.rewards(sampled).tolist() if sampled else [],
+            decoder=self.decoder,
+        )
 
     async def _save(self, state: RunState, *, is_due: bool = True) -> None:
         """Begin to save `state`, if that is due and new. The save before must have ended."""

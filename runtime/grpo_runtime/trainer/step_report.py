@@ -19,13 +19,16 @@ from grpo_runtime.report.metrics import (
 from grpo_runtime.report.overlap import IdleEngines, wait_metrics
 from grpo_runtime.report.samples import Sample
 from grpo_runtime.rollouts.group import Group, completions_of, rewards_of
-from grpo_runtime.rollouts.interface import AgentCalls, Rollout, Segment
+from grpo_runtime.rollouts.interface import AgentCalls, GivenUp, Rollout, Segment
 from grpo_runtime.rollouts.journal.journal import REPLAYED
 from grpo_runtime.rollouts.scoring import Scorer
 from grpo_runtime.rollouts.stream import StepGroups
 
 GIVEN_UP, LEFT_OUT = "agents/given_up_episodes", "agents/left_out_groups"
 """Metrics of what could not be sampled."""
+_MOST_LEFT_OUT = 16
+"""Of so many groups that are left out people see what was given up: an environment that always fails may
+leave out any number."""
 
 
 @dataclass(frozen=True)
@@ -92,17 +95,19 @@ def _failure_metrics(groups: StepGroups) -> dict[str, float]:
 def samples_of(
     groups: Sequence[Group],
     *,
+    left_out: Sequence[Group] = (),
     names: Sequence[str],
     rewards: Sequence[float],
     advantages: Sequence[float] | None = None,
     decoder: CompletionDecoder,
 ) -> list[Sample]:
-    """The B completions of a step, group by group, with the rewards of the functions `names`. `rewards` are
-    their weighted sums, [B] with NaN for none, and `advantages` are [B], or None in an evaluation. Of an
-    episode of several sequences it has the text of the one in which it ended."""
+    """The B completions of a step, group by group, with the rewards of the functions `names`, and why others
+    were given up. `rewards` are their weighted sums, [B] with NaN for none, and `advantages` are [B], or None
+    in an evaluation. Of an episode of several sequences it has the text of the one in which it ended. Of the
+    newest groups that are `left_out`, which nobody has scored, there is what was given up."""
     of_all: Sequence[float | None] = [None] * len(rewards) if advantages is None else advantages
     sums, values = iter(rewards), iter(of_all)
-    return [
+    made = [
         Sample(
             group=place,
             prompt=str(decoder.tokenizer.decode(list(rollout.last.prompt_ids))),
@@ -122,6 +127,37 @@ def samples_of(
         for place, group in enumerate(groups)
         for rollout, scores in zip(group.completions, group.rewards, strict=True)
     ]
+    given_up = [
+        _given_up(request.prompt_ids, found, place=place, names=names, tokenizer=decoder.tokenizer)
+        for place, group in enumerate((*groups, *left_out[-_MOST_LEFT_OUT:]))
+        for request, found in zip(group.requests, group.rollouts, strict=True)
+        if isinstance(found, GivenUp)
+    ]
+    return sorted([*made, *given_up], key=lambda sample: sample.group)
+
+
+def _given_up(
+    prompt_ids: Sequence[int],
+    found: GivenUp,
+    *,
+    place: int,
+    names: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+) -> Sample:
+    """One of the group at `place`."""
+    return Sample(
+        group=place,
+        prompt=str(tokenizer.decode(list(prompt_ids))),
+        completion="",
+        rewards=dict.fromkeys(names),
+        reward=None,
+        advantage=None,
+        num_tokens=0,
+        is_terminated=False,
+        policy_versions="",
+        engine="",
+        given_up=found.why,
+    )
 
 
 def _episode(rollout: Rollout, calls: AgentCalls, tokenizer: PreTrainedTokenizerBase) -> Episode:

@@ -26,6 +26,22 @@ def sample(reward: float | None, *, group: int = 0, completion: str = "blue") ->
     )
 
 
+def given_up(why: str, *, group: int = 0) -> Sample:
+    return Sample(
+        group=group,
+        prompt=f"<s>colour {group}?",
+        completion="",
+        rewards={"match": None, "length": None},
+        reward=None,
+        advantage=None,
+        num_tokens=0,
+        is_terminated=False,
+        policy_versions="",
+        engine="",
+        given_up=why,
+    )
+
+
 def keep(
     tables: SampleTables,
     step: int,

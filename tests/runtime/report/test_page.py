@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kept_samples import episode, keep, sample
+from kept_samples import episode, given_up, keep, sample
 from pod_builder import run_config
 
 from grpo_runtime.cli import main
@@ -103,6 +103,23 @@ def test_the_page_shows_episodes_turn_by_turn_and_the_newest_evaluation(output: 
     evaluation = body[body.index("<h2>Evaluation</h2>") :]
     assert "After step 5, the newest of 1." in evaluation and "blue at last" in evaluation
     assert "reward 0.25</span>" in evaluation
+
+
+def test_what_was_given_up_is_shown_behind_the_groups_whose_rewards_differ_most(output: Path) -> None:
+    rewards = [(0.0, float(group)) for group in range(1, 6)]
+    made = [sample(reward, group=group) for group, pair in enumerate(rewards) for reward in pair]
+    keep(SampleTables(output, start_step=5), 6, *made, given_up(f"it wrote: {ATTACK}", group=5))
+    text = render_page(output)
+    body = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+    completions = body[body.index("<h2>Completions</h2>") : body.index("<h2>Evaluation</h2>")]
+    assert re.findall(r"<summary>(.*?)</summary>", completions) == [
+        f"prompt {number}" for number in (5, 4, 3, 2, 6)
+    ]
+    assert "differ most, and behind them some of which completions were given up. <code>" in completions
+    assert re.findall(r'<span class="down">given up</span>\s*<pre>(.*?)<', completions) == [
+        "it wrote: &lt;/pre&gt;&lt;script&gt;document.title=&#39;taken over&#39;&lt;/script&gt;"
+    ]
+    assert ATTACK not in text
 
 
 def test_a_run_that_teaches_nothing_says_so_on_its_page(output: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from datasets import load_dataset
-from kept_samples import episode, keep, sample
+from kept_samples import episode, given_up, keep, sample
 
 from grpo_runtime.cli import main
 from grpo_runtime.errors import UserError
@@ -21,16 +21,16 @@ from grpo_runtime.report.samples import (
 def test_a_table_gives_back_what_was_written_and_datasets_reads_it(tmp_path: Path) -> None:
     tables = SampleTables(tmp_path, start_step=0)
     of_an_agent = dataclasses.replace(sample(None), episode=episode('"β"\n', state={"board": [None, 1]}))
-    written = [sample(1.0), of_an_agent, sample(0.25, group=1, completion='β\n"x"')]
+    written = [given_up("it raised"), sample(1.0), of_an_agent, sample(0.25, group=1, completion='β\n"x"')]
     keep(tables, 2, *written)
     keep(tables, 3)
     assert steps_with_samples(tmp_path) == [2]
     assert read_samples(tmp_path, step=2) == written
     files = str(tmp_path / "completions" / "*.parquet")
     table = load_dataset("parquet", data_files=files, split="train", cache_dir=str(tmp_path / "cache"))
-    assert table["reward"] == [1.0, None, 0.25]
-    assert table["rewards/match"] == [1.0, None, 0.25]
-    assert (table["step"], table["attempt"]) == ([2, 2, 2], [1, 1, 1])
+    assert table["reward"] == [None, 1.0, None, 0.25]
+    assert table["rewards/match"] == [None, 1.0, None, 0.25]
+    assert (table["step"], table["attempt"]) == ([2] * 4, [1] * 4)
 
 
 def test_an_attempt_removes_what_it_trains_again(tmp_path: Path) -> None:
@@ -85,6 +85,26 @@ def test_the_newest_step_is_shown_with_every_reward(kept: Path, capsys: pytest.C
         "--- reward 1 (match 1, length none), advantage +0.5, 3 tokens, cut at maxTokens",
         "new 1.0",
     ]
+
+
+def test_what_was_given_up_is_counted_and_its_groups_come_first_where_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failures = [given_up("it raised", group=1), *[given_up("it wrote:\n--- reward 1\x1b[2J", group=2)] * 2]
+    keep(SampleTables(tmp_path, start_step=0), 10, sample(1.0), sample(0.5, group=1), *failures)
+    assert main(["samples", str(tmp_path), "--order", "failed", "--groups", "2"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "step 10: 2 of 3 groups, 3 completions given up (--order failed begins with their groups)",
+        *("", "=== prompt 3", "<s>colour 2?"),
+        *("--- given up:", "  it wrote:", "  --- reward 1�[2J") * 2,
+        *("", "=== prompt 2", "<s>colour 1?"),
+        "--- reward 0.5 (match 0.5, length none), advantage +0.5, 3 tokens, cut at maxTokens",
+        "blue",
+        *("--- given up:", "  it raised"),
+    ]
+    assert main(["samples", str(tmp_path), "--order", "worst"]) == 0
+    prompts = [line for line in capsys.readouterr().out.splitlines() if line.startswith("===")]
+    assert prompts == ["=== prompt 2", "=== prompt 1", "=== prompt 3"]
 
 
 def test_an_evaluation_is_shown_when_it_is_asked_for(

@@ -1,7 +1,7 @@
 """Evaluations: when they are due, what they ask engines for, what they say; training does not notice them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.errors import KnownError, RewardServiceUnreachableError, UserError
 from grpo_runtime.model.tiny import char_tokenizer
 from grpo_runtime.rewards.chunk import Column
+from grpo_runtime.rollouts.collect import EngineSource, Take
 from grpo_runtime.rollouts.group import Group
-from grpo_runtime.rollouts.interface import AgentCalls, AgentTurn, GivenUp, Rollout
+from grpo_runtime.rollouts.interface import AgentCalls, AgentTurn, Engines, GivenUp, Rollout
 from grpo_runtime.rollouts.prompting import make_groups
 from grpo_runtime.trainer.checkpoint.contents import RunState
 from grpo_runtime.trainer.distributed import Command
@@ -184,6 +185,35 @@ async def test_its_metrics_are_in_the_report_of_the_step_whose_weights_it_measur
     asked = [requests[0].is_evaluation for requests in run.engines.requests]
     assert asked == [False, False, True, False, False, True, False, True]
     assert run.engines.versions[2] == PolicyVersion(3, 2)
+
+
+@dataclass(frozen=True)
+class GivingUp:
+    """Engines, but all samples of the first evaluation are given up, and of others those of the first
+    prompt."""
+
+    engines: Engines
+
+    async def sample(self, groups: Sequence[Group], *, take: Take, stays_awake: bool = False) -> None:
+        for group in groups:
+            if group.is_evaluation and (group.step == 2 or group.number == 0):
+                for sample in group.missing:
+                    take(group, sample, GivenUp("it raised"))
+        await EngineSource(self.engines).sample(groups, take=take, stays_awake=stays_awake)
+
+
+async def test_what_was_given_up_is_kept_also_of_an_evaluation_of_which_nothing_else_is(
+    tmp_path: Path,
+) -> None:
+    run, _ = evaluated_run(tmp_path, rewards=[0.5, 0.75], source=GivingUp)
+    assert await run.train()
+    kept = {
+        step: [(sample.reward, sample.given_up) for sample in report["evaluated"]]
+        for step, report in run.reporter.steps.items()
+        if report["evaluated"]
+    }
+    failed = (None, "it raised")
+    assert kept == {2: [failed, failed], 4: [(0.5, ""), failed], 5: [(0.75, ""), failed]}
 
 
 async def test_a_run_that_keeps_no_completions_keeps_none_of_evaluations(tmp_path: Path) -> None:

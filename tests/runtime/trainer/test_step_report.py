@@ -201,6 +201,49 @@ def test_an_episode_is_shown_turn_by_turn_with_what_was_sampled_by_which_weights
     assert sample.segments == ""
 
 
+def test_what_was_given_up_is_shown_with_its_failure_also_of_a_group_that_is_left_out() -> None:
+    tokenizer = char_tokenizer(max_length_tokens=16)
+
+    def group(prompt: str, *found: Rollout | GivenUp | None, columns: tuple[Column, ...] | None) -> Group:
+        ids = tuple(tokenizer(prompt).input_ids)
+        return Group(
+            step=4,
+            number=0,
+            prompt=Prompt(index=0, content="", columns={}),
+            requests=[GenerateRequest(ids, seed=0)] * len(found),
+            rollouts=list(found),
+            columns=columns,
+        )
+
+    ids = tuple(tokenizer("c").input_ids)
+    made = Rollout(tuple(tokenizer("a=").input_ids), ids, (-1.0,), (), True, "one")
+    samples = samples_of(
+        [
+            group("a=", GivenUp("it raised", 3), made, made, columns=(Column(values=[1.0, 0.0]),)),
+            group("c=", made, made, columns=(Column(values=[1.0, 0.0]),)),
+        ],
+        left_out=[
+            group("d=", made, GivenUp("before", 3), columns=None),
+            *[group("d=", made, columns=None)] * 15,
+            group("b=", made, GivenUp("it wrote: no", 3), GivenUp("it died", 3), columns=None),
+        ],
+        names=["right"],
+        rewards=[1.0, 0.0, 1.0, 0.0],
+        advantages=[0.5, -0.5, 0.5, -0.5],
+        decoder=CompletionDecoder.of(tokenizer),
+    )
+    assert [(sample.group, sample.prompt, sample.reward, sample.given_up) for sample in samples] == [
+        (0, "a=", 1.0, ""),
+        (0, "a=", 0.0, ""),
+        (0, "a=", None, "it raised"),
+        (1, "a=", 1.0, ""),
+        (1, "a=", 0.0, ""),
+        (17, "b=", None, "it wrote: no"),
+        (17, "b=", None, "it died"),
+    ]
+    assert [sample.rewards for sample in samples[4:]] == [{"right": 0.0}, {"right": None}, {"right": None}]
+
+
 def test_the_reward_of_an_environment_is_of_what_is_trained_and_its_failures_are_of_all_that_was_sampled():
     def group(number: int, *found: Rollout | GivenUp) -> Group:
         return Group(

@@ -111,6 +111,12 @@ async def test_a_group_with_half_of_its_samples_is_trained_and_one_with_fewer_ha
     assert [(group.number, len(group.completions)) for group in run.scorer.scored] == [(0, 2), (2, 4)]
     report = run.reporter.steps[1]
     assert (report["agents/given_up_episodes"], report["agents/left_out_groups"]) == (5.0, 1.0)
+    kept = [(sample.group, sample.given_up) for sample in report["samples"]]
+    assert kept == [
+        *[(0, "")] * 2, *[(0, "the agent raised")] * 2,
+        *[(1, "")] * 4,
+        *[(2, "the agent raised")] * 3,
+    ]  # fmt: skip
     # no reward is there that nobody gave
     assert report["rewards/accuracy/mean"] == pytest.approx(
         (0.25 + 0.75 + sum(row[0] for row in rewards)) / 6

@@ -103,15 +103,16 @@ class Program:
             for task in (feeding, *reading):
                 task.cancel()
             await asyncio.gather(feeding, *reading, return_exceptions=True)
-        said = _without_keys(written_together(output.text, errors.text), given)
+        ends = [_without_keys(end.text, given) for end in (output, errors)]
+        said = written_together(*ends)
         if is_cancelled:
             return {"output": said}
         if process.returncode:
-            return _failed(f"{self._name} {_how_it_ended(process.returncode)}", said)
+            return _failed(f"{self._name} {_how_it_ended(process.returncode)}", *ends)
         try:
             return {**result_of_output(output.text), "output": said}
         except (TypeError, ValueError) as error:
-            return _failed(f"{self._name} ended with another last line than a reward: {error}", said)
+            return _failed(f"{self._name} ended with another last line than a reward: {error}", *ends)
 
     @property
     def _name(self) -> str:
@@ -195,10 +196,18 @@ def _how_it_ended(code: int) -> str:
     return f"ended with code {code}"
 
 
-def _failed(sentence: str, output: str) -> dict[str, Any]:
-    """The last line of an episode whose program has failed."""
-    end = output[-MAX_QUOTED_CHARACTERS:].strip()
-    return {"error": f"{sentence}: {end or 'it wrote nothing'}", "output": output}
+def _failed(sentence: str, output: str, errors: str) -> dict[str, Any]:
+    """The last line of an episode whose program has failed. What it wrote to either leaves half of the
+    quotation to the other."""
+    half = MAX_QUOTED_CHARACTERS // 2
+    quoted = written_together(
+        output[-max(half, MAX_QUOTED_CHARACTERS - len(errors)) :],
+        errors[-max(half, MAX_QUOTED_CHARACTERS - len(output)) :],
+    )
+    return {
+        "error": f"{sentence}: {quoted or 'it wrote nothing'}",
+        "output": written_together(output, errors),
+    }
 
 
 if __name__ == "__main__":

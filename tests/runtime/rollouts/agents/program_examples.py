@@ -49,6 +49,7 @@ def notes(task):
 
 
 def fails(task):
+    print("." * 2000)
     print("asks", os.environ["OPENAI_API_KEY"])
     ask(task["prompt"])
     raise ValueError("the board is away")

@@ -105,8 +105,9 @@ async def test_a_program_that_fails_is_told_with_its_code_and_the_end_of_its_out
     assert (
         "environment game: the agent failed for row 1 of the dataset in step 3: the program pyth" in sentence
     )
-    assert "ended with code 1: [end of standard error]\nTraceback" in sentence
-    assert "ValueError: the board is away\n[end of standard output]\nasks (key)" in sentence
+    assert "ended with code 1: [end of standard error]\n" in sentence
+    assert "ValueError: the board is away\n[end of standard output]\n..." in sentence
+    assert sentence.endswith(".\nasks (key)")
 
 
 async def test_a_program_that_comes_to_a_limit_is_cut_and_the_end_of_its_output_is_kept() -> None:
