@@ -569,7 +569,7 @@ def test_a_variable_that_has_no_secret_stays_readable(plugin: ModuleType, name: 
     assert plugin.Hidden().in_value(thing) == thing
 
 
-@pytest.mark.parametrize("flag", ["--db-pass", "--openai-key", "--token", "-hf_token"])
+@pytest.mark.parametrize("flag", ["--db-pass", "--openai-key", "--token", "-hf_token", "--key", "--pass"])
 def test_an_argument_that_is_named_like_a_credential_is_hidden(plugin: ModuleType, flag: str) -> None:
     arguments = ["serve", "--max-tokens", "4096", flag, VALUE, f"-{flag}={VALUE}", "--tokenizer", VALUE]
     said = plugin.Hidden().in_value({"args": arguments})["args"]

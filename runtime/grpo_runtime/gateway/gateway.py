@@ -128,8 +128,11 @@ class Gateway:
         return found
 
     async def _answered(self, found: _Open, asked: ChatRequest | TokenRequest, *, identity: str) -> Answer:
-        """The answer, which is kept also where its client leaves at this moment: it is in the record."""
-        answer = found.answers[identity] = await self._sample(found, asked)
+        """The answer, which is kept also where its client leaves at this moment: it is in the record. Where
+        another call asks the same meanwhile, a repeat is of that one."""
+        answer = await self._sample(found, asked)
+        if [call for call, of in found.calls.items() if of == identity][-1:] == [asyncio.current_task()]:
+            found.answers[identity] = answer
         while len(found.answers) > _REMEMBERED_ANSWERS:
             found.answers.popitem(last=False)
         return answer

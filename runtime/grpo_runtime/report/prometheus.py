@@ -80,10 +80,12 @@ def prometheus_text(metrics: Mapping[str, float], *, labels: Mapping[str, str]) 
     the names of the reward functions, and `env/NAME/reward` becomes `grpo_env_reward` with a label
     `environment`. `sync/PHASE_seconds` is also in `grpo_weight_sync_phase_seconds` with a label `phase`, so
     that one expression shows all phases, and `step_time` is `grpo_step_time_seconds`. A user's own metric
-    that would get the name of one with a label is left out.
+    that would get the name of one with a label, or of the time of a step, is left out.
     """
     gauges: dict[str, _Gauge] = {}
-    series = [one for name, value in metrics.items() for one in _series(name, value)]
+    # the last of a name is written, and a user's own metric may have the name of this one
+    ordered = sorted(metrics.items(), key=lambda one: one[0] == STEP_TIME)
+    series = [one for name, value in ordered for one in _series(name, value)]
     # those with a label first, because all gauges of one name have the same labels
     for stem, own, value in sorted(series, key=lambda one: not one[1]):
         metric = _PREFIX + re.sub(r"[^a-zA-Z0-9_]", "_", stem)

@@ -25,9 +25,10 @@ if TYPE_CHECKING:  # a step as a sink gets it has samples
 COMPLETIONS_FOLDER, EVALUATIONS_FOLDER = "completions", "evaluations"
 REWARD_COLUMN = "rewards/{}"
 """Column of what one reward function gave."""
+_REWARDS = REWARD_COLUMN.format("")
 _FILE = re.compile(r"step-(\d+)\.parquet")
-TRACKED = ("group", "prompt", "completion", "reward", "advantage", "num_tokens", "given_up")
-"""What trackers show of a completion, in the order of their columns."""
+TRACKED = ("group", "prompt", "completion", "reward", "advantage", "num_tokens")
+"""What trackers show of a completion that was made, in the order of their columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +68,12 @@ class Sample:
         return "cut at maxTokens" if self.episode is None else "cut at a limit"
 
 
+def made(samples: Sequence[Sample]) -> list[Sample]:
+    """Those that were not given up: why one was has the end of what a program wrote, which stays with the
+    run."""
+    return [sample for sample in samples if not sample.given_up]
+
+
 class SampleTables:
     """Writes a table for each step that comes with its samples, and for each evaluation. Tables beyond
     `start_step`, from which the attempt starts, are removed: their steps are trained again.
@@ -96,8 +103,13 @@ class SampleTables:
         import pyarrow.parquet as pq
 
         rows = [_row(sample, step=record.step, attempt=record.attempt) for sample in samples]
-        content = io.BytesIO()
-        pq.write_table(pa.Table.from_pylist(rows), content, compression="zstd")
+        table, content = pa.Table.from_pylist(rows), io.BytesIO()
+        # where no completion has one, it would be no column of numbers
+        of_numbers = {"reward", "advantage"} | {name for name in rows[0] if name.startswith(_REWARDS)}
+        fields = [
+            field.with_type(pa.float64()) if field.name in of_numbers else field for field in table.schema
+        ]
+        pq.write_table(table.cast(pa.schema(fields)), content, compression="zstd")
         with volume_errors_named(self._output_dir):
             folder.mkdir(exist_ok=True)
             write_atomically(folder / f"step-{record.step:06d}.parquet", content.getvalue())
@@ -148,8 +160,7 @@ def _row(sample: Sample, *, step: int, attempt: int) -> dict[str, Any]:
 
 
 def _sample(row: Mapping[str, Any]) -> Sample:
-    prefix = REWARD_COLUMN.format("")
-    rewards = {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)}
+    rewards = {name.removeprefix(_REWARDS): value for name, value in row.items() if name.startswith(_REWARDS)}
     own = {name: row[name] for name in Sample.__dataclass_fields__ if name not in ("rewards", "episode")}
     episode = Episode.of_json(row["episode"]) if row["episode"] else None
     return Sample(rewards=rewards, episode=episode, **own)

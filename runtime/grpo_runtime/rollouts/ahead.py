@@ -365,7 +365,10 @@ class GroupsAhead:
             self._finished.append(one)
 
     def _fail(self, one: Outstanding, error: Exception) -> None:
-        self._failures.count(failed=[one.group])
+        if one.group.is_left_out:
+            self._failures.count(failed=[one.group])
+        else:  # by the engines or the scoring
+            self._failures.count_of_all()
         if self._failures.is_end:
             self.end(error)
             return

@@ -35,6 +35,10 @@ class FailuresInARow:
             sampled=set(map(self._environment, sampled)),
         )
 
+    def count_of_all(self) -> None:
+        """One more group has failed by what all environments use, such as the engines."""
+        self._counts = count_groups(self._counts, left_out=self._environments, sampled=())
+
     @property
     def is_end(self) -> bool:
         """Whether so many have failed of every environment that there is nothing left to train on."""

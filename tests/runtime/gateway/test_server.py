@@ -389,6 +389,37 @@ async def test_a_call_that_asks_the_same_again_is_another_draw_also_where_it_bre
     assert found.record.num_calls == 2
 
 
+async def test_of_two_calls_that_ask_the_same_at_once_a_repeat_is_of_the_later_one():
+    said = iter(["4", "5", "6"])
+
+    class OneAfterTheOther(ScriptedPolicy):
+        async def generate(self, requests: Any, *, stays_awake: bool) -> Any:
+            answers = await super().generate(requests, stays_awake=stays_awake)
+            if len(self.requests) == 1:
+                await second_has_begun.wait()
+            elif len(self.requests) == 2:
+                second_has_begun.set()
+                await asyncio.Event().wait()
+            return answers
+
+    second_has_begun = asyncio.Event()
+    served, found = Served(policy=OneAfterTheOther(lambda _: next(said) + END)), session()
+    asked = read_chat_request({"messages": [USER]}, terms=TERMS)
+
+    async def agent(key: str) -> list[str]:
+        first, second = (
+            asyncio.create_task(served.gateway.answer(key, asked, identity="a")) for _ in range(2)
+        )
+        await first
+        second.cancel()
+        await asyncio.wait([second])
+        again = await served.gateway.answer(key, asked, identity="a", is_sent_again=True)
+        return [str(answer.message["content"]) for answer in (first.result(), again)]
+
+    async with asyncio.timeout(HUNG_SECONDS):
+        assert await served.gateway.play(found, agent) == ["4", "6"]
+
+
 async def test_a_client_that_leaves_at_the_moment_of_its_answer_gets_it_when_it_asks_again():
     """What was sampled is in the record then, and would be trained twice."""
     leave: list[Callable[[], object]] = []

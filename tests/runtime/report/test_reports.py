@@ -134,7 +134,8 @@ def test_the_checksum_tells_runs_with_other_tokens_or_another_order_apart() -> N
 
 def test_prometheus_gets_a_label_for_the_reward_function_and_escaped_names() -> None:
     values = {"rewards/a/mean": 0.5, "rewards/b-c/mean": 1.0, "completions/mean_length": 3.0}
-    values |= {"step_time": 2.0, "own/top-1 %.é": 4.0, 'rewards/"q"\\\n/mean': 2.0}
+    values |= {"step_time": 2.0, "step_time_seconds": 9.0}  # the second one is a user's own
+    values |= {"own/top-1 %.é": 4.0, 'rewards/"q"\\\n/mean': 2.0}
     lines = prometheus_text(values, labels={"grpojob": "copy"}).splitlines()
     assert 'grpo_rewards_mean{function="a",grpojob="copy"} 0.5' in lines
     assert 'grpo_rewards_mean{function="b-c",grpojob="copy"} 1.0' in lines

@@ -33,6 +33,16 @@ def test_a_table_gives_back_what_was_written_and_datasets_reads_it(tmp_path: Pat
     assert (table["step"], table["attempt"]) == ([2] * 4, [1] * 4)
 
 
+def test_a_folder_is_read_though_everything_was_given_up_in_its_first_table(tmp_path: Path) -> None:
+    tables = SampleTables(tmp_path, start_step=0)
+    keep(tables, 1, given_up("it raised"))
+    keep(tables, 2, sample(1.0))
+    files = str(tmp_path / "completions" / "*.parquet")
+    table = load_dataset("parquet", data_files=files, split="train", cache_dir=str(tmp_path / "cache"))
+    assert table["reward"] == table["rewards/match"] == [None, 1.0]
+    assert table["advantage"] == [None, 0.5]
+
+
 def test_an_attempt_removes_what_it_trains_again(tmp_path: Path) -> None:
     first = SampleTables(tmp_path, start_step=0)
     for step in (10, 20, 30):

@@ -345,6 +345,27 @@ def test_where_all_of_them_fail_the_run_ends_with_the_failure(num_environments: 
         train_in_waves([0, 1], num_environments=num_environments, policy=policy)
 
 
+async def test_what_the_engines_fail_counts_for_every_environment() -> None:
+    environments = ["a", "b"]
+    ahead, source = make(
+        groups_per_step=MOST_FAILED_IN_A_ROW,
+        failures=FailuresInARow(
+            groups_per_step=MOST_FAILED_IN_A_ROW,
+            environments=environments,
+            environment=lambda group: environments[group.number % 2],
+        ),
+    )
+    ahead.serve(0)
+    choosing = asyncio.ensure_future(ahead.choose(0))
+    await settle()
+    for ordinal in range(0, 2 * MOST_FAILED_IN_A_ROW, 2):
+        source.fail(ordinal)
+        await settle()
+    with pytest.raises(EngineError, match="engines refuse group"):
+        await choosing
+    await ahead.close()
+
+
 def test_the_version_of_a_group_is_that_of_the_samples_that_there_are() -> None:
     group = group_of(0, step=4)
     group.rollouts = [rollout_of(version=5), GivenUp("the agent raised")]

@@ -38,9 +38,9 @@ _NEVER_WHOLE = (
     "begins anew each time: let it be shorter, or raise async.syncEverySteps"
 )
 TURNS_AHEAD = 8
-"""An engine that has so many turns more to do than another one still gets those of its sessions: about what a
-bundle of a group has samples. With only one, up to a third of the turns would move where tools take time
-between them, and another engine would compute all that was said before."""
+"""An engine that has so many turns more to do than another one still gets those of its sessions: about as
+many as a bundle of a group has samples. With only one, up to a third of the turns would move where tools take
+time between them, and another engine would compute all that was said before."""
 NUM_REMEMBERED = 4096
 """Of so many sessions and prompts it is known which engine has them."""
 

@@ -12,7 +12,7 @@ from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 from requests import HTTPError
 
-from grpo_runtime.report.samples import TRACKED
+from grpo_runtime.report.samples import TRACKED, made
 from grpo_runtime.report.sink import StepRecord
 from grpo_runtime.report.trackers.interface import StepRefusedError, TrackedRun
 
@@ -73,7 +73,8 @@ class MlflowTracker:
         try:
             self._client.log_batch(self._run_id, metrics=metrics)
             if record.samples:
-                table = {column: [getattr(sample, column) for sample in record.samples] for column in TRACKED}
+                samples = made(record.samples)
+                table = {column: [getattr(sample, column) for sample in samples] for column in TRACKED}
                 self._client.log_table(self._run_id, table, f"completions/step-{record.step:06d}.json")
         except (MlflowException, HTTPError) as error:
             if _is_of_the_step(error):

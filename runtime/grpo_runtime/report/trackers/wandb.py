@@ -4,7 +4,7 @@ from typing import Any
 
 import wandb
 
-from grpo_runtime.report.samples import TRACKED
+from grpo_runtime.report.samples import TRACKED, made
 from grpo_runtime.report.sink import StepRecord
 from grpo_runtime.report.trackers.interface import TrackedRun
 
@@ -47,7 +47,7 @@ class WandbTracker:
         """Log the metrics, and the completions of a step that keeps them as a table."""
         values: dict[str, Any] = {**record.values, "attempt": record.attempt, "step": record.step}
         if record.samples:
-            rows = [[getattr(sample, column) for column in TRACKED] for sample in record.samples]
+            rows = [[getattr(sample, column) for column in TRACKED] for sample in made(record.samples)]
             values["samples"] = wandb.Table(columns=list(TRACKED), data=rows)
         self._run.log(values)
 

@@ -118,8 +118,8 @@ class Connection:
         return text
 
     async def _require_answer(self, client: Client) -> None:
-        """Ask for the tools again. What a proxy says for a server that is away, and a server that knows a
-        session no more since it was restarted, has the codes that failures of tools have. Raises
+        """Ask for the tools again. What a proxy says for a server that is away, and a server that no longer
+        knows a session because it was restarted, has the codes that failures of tools have. Raises
         ServerLostError where there is no answer."""
         try:
             await client.list_tools(cache_mode="bypass")

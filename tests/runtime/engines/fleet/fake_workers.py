@@ -14,6 +14,7 @@ from grpo_runtime.rollouts.interface import (
     VersionSpan,
 )
 
+HUNG_SECONDS = 60.0
 VERSION = PolicyVersion(1, 0)
 Behaviour = Callable[["FakeWorker", Bundle], None]
 

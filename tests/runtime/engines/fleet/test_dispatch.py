@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from fake_workers import (
+    HUNG_SECONDS,
     Behaviour,
     FakeFleet,
     FakeWorker,
@@ -38,7 +39,7 @@ from grpo_runtime.rollouts.interface import (
 async def run(fleet: FakeFleet, count: int = 20, **limits: Any) -> tuple[list[int], int]:
     """The seeds of the rollouts in the order given, and how many were sent again."""
     dispatch = dispatch_over(fleet, **limits)
-    rollouts = await asyncio.wait_for(dispatch.run(singles(count)), 10)
+    rollouts = await asyncio.wait_for(dispatch.run(singles(count)), HUNG_SECONDS)
     return [rollout.completion_ids[0] for rollout in rollouts], dispatch.num_resent
 
 
@@ -61,7 +62,7 @@ async def test_samples_are_passed_on_as_their_call_is_answered_and_once_when_an_
     finished: list[tuple[int, Rollout]] = []
     dispatch = dispatch_over(fleet_of(bad, good), max_in_flight=6)
     running = dispatch.run(bundles, on_finished=lambda index, rollout: finished.append((index, rollout)))
-    rollouts = await asyncio.wait_for(running, 10)
+    rollouts = await asyncio.wait_for(running, HUNG_SECONDS)
     assert sorted(finished, key=lambda found: found[0]) == list(enumerate(rollouts))
 
 
@@ -79,7 +80,7 @@ async def test_a_sample_was_sampled_since_the_last_engine_got_it() -> None:
     bad, good = FakeWorker("a", takes(5.0, EngineGoneError("reset"))), FakeWorker("b", takes(3.0))
     limits = DispatchLimits(max_in_flight=1, empty_wait_seconds=60.0, poll_seconds=0.01)
     dispatch = Dispatch(fleet_of(bad, good), limits=limits, clock=lambda: now[0])
-    rollouts = await asyncio.wait_for(dispatch.run(singles(3)), 10)
+    rollouts = await asyncio.wait_for(dispatch.run(singles(3)), HUNG_SECONDS)
     # the first two were asked of both at once, and each answer came when both had taken their time
     assert [rollout.sampling_seconds for rollout in rollouts] == [3.0, 8.0, 3.0]
 
@@ -329,7 +330,7 @@ async def engines_of(dispatch: Dispatch, sessions: Iterable[int], *, number: int
     """Session -> the engine that samples this turn of it, when all of them ask at once in this order."""
     asked = list(sessions)
     answers = [dispatch.run([turn_of(session, number=number)]) for session in asked]
-    found = await asyncio.wait_for(asyncio.gather(*answers), 10)
+    found = await asyncio.wait_for(asyncio.gather(*answers), HUNG_SECONDS)
     return {session: rollout.engine for session, [rollout] in zip(asked, found, strict=True)}
 
 

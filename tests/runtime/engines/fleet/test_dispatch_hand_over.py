@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from fake_workers import (
+    HUNG_SECONDS,
     VERSION,
     FakeFleet,
     FakeWorker,
@@ -42,7 +43,7 @@ async def test_a_completion_that_is_handed_over_goes_on_from_its_tokens_on_anoth
         found.append((number, rollout))
         fleet.current.pop("a", None)
 
-    rollouts = await asyncio.wait_for(dispatch.run([first_bundle], on_finished=on_finished), 10)
+    rollouts = await asyncio.wait_for(dispatch.run([first_bundle], on_finished=on_finished), HUNG_SECONDS)
     assert [rollout.completion_ids for rollout in rollouts] == [(9, 10, 11, 12), (10, 11, 12, 13)]
     assert rollouts[1].versions == (VersionSpan(VERSION, 0, 2), VersionSpan(newer, 2, 4))
     assert [(number, rollout.is_aborted) for number, rollout in found] == [(0, False), (1, True), (1, False)]
@@ -69,7 +70,7 @@ async def test_no_engine_with_older_weights_goes_on_with_a_completion_and_others
             fleet.current = {"a": first}
 
     dispatch = dispatch_over(fleet, max_in_flight=1)
-    rollouts = await asyncio.wait_for(dispatch.run(singles(3), on_finished=on_finished), 10)
+    rollouts = await asyncio.wait_for(dispatch.run(singles(3), on_finished=on_finished), HUNG_SECONDS)
     assert taken == [1, 2, 0]
     assert rollouts[0].completion_ids == (0, 1, 2)
     assert older.sampled == [1, 2]
@@ -81,7 +82,8 @@ async def test_without_the_mode_what_is_handed_over_is_sampled_anew() -> None:
     found: list[tuple[int, bool]] = []
     dispatch = dispatch_over(fleet_of(first))
     rollouts = await asyncio.wait_for(
-        dispatch.run(singles(1), on_finished=lambda number, one: found.append((number, one.is_aborted))), 10
+        dispatch.run(singles(1), on_finished=lambda number, one: found.append((number, one.is_aborted))),
+        HUNG_SECONDS,
     )
     assert rollouts[0].completion_ids == (0, 1, 2)
     assert (found, dispatch.num_resent, first.sampled) == ([(0, False)], 1, [0, 0])
@@ -92,7 +94,7 @@ async def test_a_request_that_is_handed_over_again_and_again_without_a_token_cou
     fleet = fleet_of(engine)
     fleet.aborts = True
     with pytest.raises(EngineError, match="new weights 16 times before they sampled one token of it"):
-        await asyncio.wait_for(dispatch_over(fleet).run(singles(1)), 10)
+        await asyncio.wait_for(dispatch_over(fleet).run(singles(1)), HUNG_SECONDS)
     assert (len(engine.sampled), fleet.unhealthy) == (MOST_EMPTY_IN_A_ROW, [])
 
 
@@ -126,7 +128,7 @@ async def test_what_waits_in_an_engine_that_hands_over_keeps_its_turn() -> None:
             engine.hands_over_tokens = int(place == 0)
             answer.set_result([engine._rollout(given, given.seed)])
             num_left -= is_last
-    await asyncio.wait_for(sampling, 10)
+    await asyncio.wait_for(sampling, HUNG_SECONDS)
     assert (finished, fleet.unhealthy) == ([0, 1, 2, 3], [])
 
 
@@ -153,7 +155,7 @@ async def test_a_call_that_can_never_go_on_is_refused_and_no_engine_is_blamed() 
     fleet = fleet_of(engine)
     judged = Bundle(prompt_ids=(1,), seed=0, num_samples=1, own_parameters="{}")
     with pytest.raises(RequestRefusedError, match="by its parameters it begins anew each time") as refused:
-        await asyncio.wait_for(dispatch_over(fleet).run([judged]), 10)
+        await asyncio.wait_for(dispatch_over(fleet).run([judged]), HUNG_SECONDS)
     assert refused.value.said.startswith("engines got new weights 16 times")
     assert (len(engine.sampled), fleet.unhealthy) == (MOST_EMPTY_IN_A_ROW, [])
 
@@ -176,7 +178,7 @@ async def test_a_request_may_fail_as_often_again_once_it_has_gone_on() -> None:
 
     engine.behave = behave
     fleet.mark_unhealthy = mark_unhealthy  # type: ignore[method-assign]
-    [rollout] = await asyncio.wait_for(dispatch_over(fleet).run(singles(1)), 10)
+    [rollout] = await asyncio.wait_for(dispatch_over(fleet).run(singles(1)), HUNG_SECONDS)
     assert (rollout.completion_ids, len(fleet.unhealthy)) == ((0, 1, 2), 2 * len(fails))
 
 
@@ -205,7 +207,7 @@ async def test_a_hung_engine_hands_over_before_its_requests_are_taken_back() -> 
             singles(2),
             on_finished=lambda number, one: found.append((number, one.completion_ids, one.is_aborted)),
         ),
-        10,
+        HUNG_SECONDS,
     )
     assert fleet.told_to_hand_over == ["a"]
     assert found[0] == (0, (0,), True)
