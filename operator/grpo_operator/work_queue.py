@@ -37,12 +37,12 @@ class FairQueue:
     workers, those with as many in turn, and within a namespace the first comes first: a namespace with
     hundreds of jobs delays another one by a single job.
 
-    No namespace has more than `most_of_a_namespace` workers, however many are free: its handlers may hang,
-    and then those of another one have the rest.
+    No namespace has more workers than `limit` says, however many are free: its handlers may hang, and then
+    those of another one have the rest.
     """
 
-    def __init__(self, *, most_of_a_namespace: float = math.inf) -> None:
-        self._most = most_of_a_namespace
+    def __init__(self) -> None:
+        self._most: float = math.inf
         self._turns: defaultdict[Urgency, dict[str, deque[Key]]] = defaultdict(dict)
         """The keys of each namespace, with the namespaces in the order of their turns."""
         self._num_busy: Counter[str] = Counter()

@@ -1,7 +1,7 @@
 """A job in a queue of a fake Kueue, to be moved from one state to the next."""
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from grpo_operator.cluster.kinds import RESOURCE_FLAVORS, WORKLOAD_PRIORITY_CLASSES
 
@@ -15,12 +15,17 @@ FLAVOR = {
         "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}],
     }
 }
+Cluster = TypeVar("Cluster", bound=FakeCluster)
 CLAIM = {"checkpoint": {"claimName": "runs"}}
 
 
 def a_cluster(**changes: Any) -> FakeCluster:
     """A job in the queue `team`, which Kueue has not looked at."""
-    cluster = FakeCluster(spec(**{"queueName": "team", **CLAIM, **changes}))
+    return a_cluster_of(FakeCluster, **changes)
+
+
+def a_cluster_of(kind: type[Cluster], **changes: Any) -> Cluster:
+    cluster = kind(spec(**{"queueName": "team", **CLAIM, **changes}))
     cluster.cluster_objects = {
         (RESOURCE_FLAVORS, "gpu"): FLAVOR,
         (WORKLOAD_PRIORITY_CLASSES, "high"): {"value": 1000},

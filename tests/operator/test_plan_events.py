@@ -10,7 +10,7 @@ from grpo_api.contract.progress import BestEvaluation
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType
 from grpo_operator.apply.events import event_of
-from grpo_operator.cluster.kinds import RESOURCE_FLAVORS, WORKLOAD_PRIORITY_CLASSES
+from grpo_operator.cluster.kinds import WORKLOAD_PRIORITY_CLASSES
 from grpo_operator.observe.observed import Refusal
 from grpo_operator.observe.process_state import ProcessState
 from grpo_operator.plan.blockers import UNSEEN_SECONDS
@@ -18,7 +18,7 @@ from grpo_operator.plan.draft import EventDraft
 
 from . import fake_kueue as kueue
 from .fake_cluster import NOW, FakeCluster, report, spec, termination
-from .queued_job import CLAIM, FLAVOR, workload
+from .queued_job import a_cluster_of, workload
 
 
 def events_until_settled(cluster: FakeCluster) -> list[EventDraft]:
@@ -254,16 +254,9 @@ def test_a_scheduler_that_does_not_exist_is_a_warning_after_half_a_minute():
     assert told(cluster.written()) == [("NoScheduler", True)]
 
 
-def queued(**changes: Any) -> ToldCluster:
-    """A job in the queue `team`, which Kueue has not looked at."""
-    cluster = ToldCluster(spec(queueName="team", **CLAIM, **changes))
-    cluster.cluster_objects = {(RESOURCE_FLAVORS, "gpu"): FLAVOR}
-    return cluster
-
-
 def admitted() -> ToldCluster:
-    """A job of that queue that trains."""
-    cluster = queued()
+    """A job of a queue that trains."""
+    cluster = a_cluster_of(ToldCluster)
     cluster.settle()
     kueue.admit(workload(cluster))
     cluster.start()
@@ -272,7 +265,7 @@ def admitted() -> ToldCluster:
 
 
 def test_a_queue_that_a_new_job_cannot_be_in_is_one_warning_and_no_wait_in_it_is():
-    cluster = queued(scheduling={"priorityClass": "high"})
+    cluster = a_cluster_of(ToldCluster, scheduling={"priorityClass": "high"})
     kind = WORKLOAD_PRIORITY_CLASSES
     cluster.cluster_objects[kind, "high"] = "there is no WorkloadPriorityClass high"
     (blocked,) = cluster.written()
@@ -287,7 +280,7 @@ def test_a_queue_that_a_new_job_cannot_be_in_is_one_warning_and_no_wait_in_it_is
 
 
 def test_a_queue_that_goes_away_while_a_job_waits_in_it_is_one_warning_also_of_the_next_operator():
-    cluster = queued()
+    cluster = a_cluster_of(ToldCluster)
     cluster.settle()
     kueue.keep_waiting(workload(cluster), "insufficient quota")
     assert told(cluster.written()) == [("Queued", False)]
@@ -305,7 +298,7 @@ def test_a_queue_that_goes_away_while_a_job_waits_in_it_is_one_warning_also_of_t
 
 
 def test_a_workload_that_is_refused_while_the_job_waits_is_a_warning_with_its_reason():
-    cluster = queued()
+    cluster = a_cluster_of(ToldCluster)
     cluster.refused_pods = {cluster.base}
     cluster.refusal = Refusal(cluster.base, ReasonMessage("QuotaExceeded", "does not fit"))
     assert told(cluster.written()) == [("QuotaExceeded", True)]

@@ -301,7 +301,8 @@ async def test_a_namespace_that_is_alone_has_all_workers_but_one(urgency):
 
 
 async def test_a_worker_that_is_free_goes_to_the_namespace_that_has_the_fewest():
-    queue = FairQueue(most_of_a_namespace=3)
+    queue = FairQueue()
+    queue.limit(3)
     for index in range(6):
         queue.put(Urgency.NEWS, ("a", str(index)))
     taken = [(await queue.get())[1] for _ in range(3)]
@@ -313,7 +314,8 @@ async def test_a_worker_that_is_free_goes_to_the_namespace_that_has_the_fewest()
 
 
 async def test_what_waits_only_because_its_namespace_has_enough_workers_comes_when_one_is_done():
-    queue = FairQueue(most_of_a_namespace=1)
+    queue = FairQueue()
+    queue.limit(1)
     queue.put(Urgency.NEWS, ("a", "0"))
     queue.put(Urgency.NEWS, ("a", "1"))
     _, first = await queue.get()

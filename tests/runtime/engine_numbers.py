@@ -6,13 +6,18 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from grpo_runtime.engines import routes
-from grpo_runtime.engines.fleet.engine_client import EngineClient, open_session
+from grpo_runtime.engines.fleet.engine_client import EngineClient, Load, open_session
+
+
+async def load_of(client: EngineClient, *, timeout_seconds: float) -> Load:
+    """What the engine has to do, and has done."""
+    load = await client.load(timeout_seconds=timeout_seconds)
+    assert load is not None
+    return load
 
 
 async def num_tokens(client: EngineClient) -> float:
-    load = await client.load(timeout_seconds=10)
-    assert load is not None
-    return load.num_tokens
+    return (await load_of(client, timeout_seconds=10)).num_tokens
 
 
 async def until_sampled(client: EngineClient, count: int, *, while_running: asyncio.Future[Any]) -> None:

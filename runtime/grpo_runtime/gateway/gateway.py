@@ -39,6 +39,10 @@ class _Open:
     failed: asyncio.Future[Never] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     """Has the error of the engines, once they failed for one of its calls."""
 
+    def newest(self, identity: str) -> asyncio.Task[Answer] | None:
+        """The last call that asks this, of those that are being answered."""
+        return next((call for call, of in reversed(self.calls.items()) if of == identity), None)
+
 
 class Gateway:
     """Answers the calls of agents by what the engines sample."""
@@ -110,7 +114,8 @@ class Gateway:
         if is_sent_again:
             if (known := found.answers.get(identity)) is not None:
                 return known
-            await _give_up([call for call, of in found.calls.items() if of == identity][-1:])
+            if (before := found.newest(identity)) is not None:
+                await _give_up([before])
         else:
             # that was answered before: this one asks the same for another draw
             found.answers.pop(identity, None)
@@ -131,7 +136,7 @@ class Gateway:
         """The answer, which is kept also where its client leaves at this moment: it is in the record. Where
         another call asks the same meanwhile, a repeat is of that one."""
         answer = await self._sample(found, asked)
-        if [call for call, of in found.calls.items() if of == identity][-1:] == [asyncio.current_task()]:
+        if found.newest(identity) is asyncio.current_task():
             found.answers[identity] = answer
         while len(found.answers) > _REMEMBERED_ANSWERS:
             found.answers.popitem(last=False)

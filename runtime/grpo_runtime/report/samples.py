@@ -8,7 +8,7 @@ pandas and `datasets` read a run as they are:
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -61,6 +61,23 @@ class Sample:
     """What its agent and the policy said; None where no agent made it. A table has it as JSON, or no text."""
     given_up: str = ""
     """How the last try to make it failed, with the end of what a program wrote; empty where it was made."""
+
+    @classmethod
+    def of_given_up(cls, why: str, *, group: int, prompt: str, names: Iterable[str]) -> "Sample":
+        """One that was not made, in a run with the reward functions `names`."""
+        return cls(
+            group=group,
+            prompt=prompt,
+            completion="",
+            rewards=dict.fromkeys(names),
+            reward=None,
+            advantage=None,
+            num_tokens=0,
+            is_terminated=False,
+            policy_versions="",
+            engine="",
+            given_up=why,
+        )
 
     @property
     def cut_at(self) -> str:

@@ -128,36 +128,17 @@ def samples_of(
         for rollout, scores in zip(group.completions, group.rewards, strict=True)
     ]
     given_up = [
-        _given_up(request.prompt_ids, found, place=place, names=names, tokenizer=decoder.tokenizer)
+        Sample.of_given_up(
+            found.why,
+            group=place,
+            prompt=str(decoder.tokenizer.decode(list(request.prompt_ids))),
+            names=names,
+        )
         for place, group in enumerate((*groups, *left_out[-_MOST_LEFT_OUT:]))
         for request, found in zip(group.requests, group.rollouts, strict=True)
         if isinstance(found, GivenUp)
     ]
     return sorted([*made, *given_up], key=lambda sample: sample.group)
-
-
-def _given_up(
-    prompt_ids: Sequence[int],
-    found: GivenUp,
-    *,
-    place: int,
-    names: Sequence[str],
-    tokenizer: PreTrainedTokenizerBase,
-) -> Sample:
-    """One of the group at `place`."""
-    return Sample(
-        group=place,
-        prompt=str(tokenizer.decode(list(prompt_ids))),
-        completion="",
-        rewards=dict.fromkeys(names),
-        reward=None,
-        advantage=None,
-        num_tokens=0,
-        is_terminated=False,
-        policy_versions="",
-        engine="",
-        given_up=found.why,
-    )
 
 
 def _episode(rollout: Rollout, calls: AgentCalls, tokenizer: PreTrainedTokenizerBase) -> Episode:

@@ -2,10 +2,11 @@
 so what it samples is never what a tokenizer makes of the same text. Both are fakes."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from grpo_api.contract.versions import PolicyVersion
@@ -33,6 +34,25 @@ def chat_tokenizer() -> PreTrainedTokenizerFast:
     """Byte-level BPE with the template of the chat policy."""
     text = "the user guesses a number and the assistant says low or high, add one and two"
     return tokenizer_of_chats([text] * 9, vocab_size=340)
+
+
+def template_over(
+    text: str, *, begin: str, ends: Sequence[str], tags: Iterable[str], vocab_size: int
+) -> ChatTemplate:
+    """A template with a byte-level tokenizer that has these tags as tokens."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=sorted({begin, *ends, *tags}),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator(["It is 3. And 4?\n\nassistant user"] * 9, trainer)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token=begin, eos_token=ends[0])
+    tokenizer.chat_template = text
+    return ChatTemplate(tokenizer=tokenizer, end_ids=frozenset(tokenizer.convert_tokens_to_ids(ends)))
 
 
 def tokens(text: str) -> tuple[int, ...]:

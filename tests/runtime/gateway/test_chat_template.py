@@ -2,8 +2,7 @@
 chat templates have."""
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from chats import template_over
 
 from grpo_runtime.gateway.chat_template import ChatTemplate, Message, TemplateRefusesError
 
@@ -70,20 +69,8 @@ _LLAMA = "<|start|>user<|stop|>\n\nAnd 4?<|eot_id|><|start|>assistant<|stop|>\n\
 
 def template_of(form: str) -> ChatTemplate:
     ends, text = FORMS[form]
-    special = {"<s>", "</s>", "<|start|>", "<|stop|>", "<|message|>", "<|end|>", "<|im_start|>", *ends}
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        special_tokens=sorted(special),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    bpe.train_from_iterator(["It is 3. And 4?\n\nassistant user"] * 9, trainer)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token="<s>", eos_token=ends[0])
-    tokenizer.chat_template = text
-    return ChatTemplate(tokenizer=tokenizer, end_ids=frozenset(tokenizer.convert_tokens_to_ids(ends)))
+    tags = {"</s>", "<|start|>", "<|stop|>", "<|message|>", "<|end|>", "<|im_start|>"}
+    return template_over(text, begin="<s>", ends=ends, tags=tags, vocab_size=300)
 
 
 @pytest.mark.parametrize("has_ended", [True, False])

@@ -7,6 +7,7 @@ from typing import Any
 
 import openai
 import pytest
+from engine_numbers import load_of
 from policy_builder import changed_policy, logprobs, probe_of, weights_of
 
 from grpo_api.contract.versions import PolicyVersion
@@ -147,9 +148,7 @@ async def pause_while_sampling(client: EngineClient) -> None:
     """Pause an engine at a moment at which it has begun calls and not ended them."""
     while True:
         await client.pause(mode="keep", clears_cache=False, timeout_seconds=HUNG_SECONDS)
-        load = await client.load(timeout_seconds=HUNG_SECONDS)
-        assert load is not None
-        if load.num_running:
+        if (await load_of(client, timeout_seconds=HUNG_SECONDS)).num_running:
             return
         await client.resume(timeout_seconds=HUNG_SECONDS)
 

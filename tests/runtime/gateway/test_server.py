@@ -361,41 +361,17 @@ async def test_a_call_that_is_sent_again_takes_the_place_of_the_first_and_is_one
     assert (found.record.num_calls, found.record.num_sampled) == (1, 2)
 
 
-async def test_a_call_that_asks_the_same_again_is_another_draw_also_where_it_breaks_off_and_is_repeated():
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_of_two_calls_that_ask_the_same_each_is_a_draw_and_a_repeat_is_of_the_later_one(at_once: bool):
     said = iter(["4", "5", "6"])
 
     class BreakingOff(ScriptedPolicy):
+        """The second call never ends, and the first one not before it has begun where both are made at
+        once."""
+
         async def generate(self, requests: Any, *, stays_awake: bool) -> Any:
             answers = await super().generate(requests, stays_awake=stays_awake)
-            if len(self.requests) == 2:
-                begun.set()
-                await asyncio.Event().wait()
-            return answers
-
-    served, found, begun = Served(policy=BreakingOff(lambda _: next(said) + END)), session(), asyncio.Event()
-    asked = read_chat_request({"messages": [USER]}, terms=TERMS)
-
-    async def agent(key: str) -> list[str]:
-        first = await served.gateway.answer(key, asked, identity="a")
-        second = asyncio.create_task(served.gateway.answer(key, asked, identity="a"))
-        await begun.wait()
-        second.cancel()
-        await asyncio.wait([second])
-        again = await served.gateway.answer(key, asked, identity="a", is_sent_again=True)
-        return [str(answer.message["content"]) for answer in (first, again)]
-
-    async with asyncio.timeout(HUNG_SECONDS):
-        assert await served.gateway.play(found, agent) == ["4", "6"]
-    assert found.record.num_calls == 2
-
-
-async def test_of_two_calls_that_ask_the_same_at_once_a_repeat_is_of_the_later_one():
-    said = iter(["4", "5", "6"])
-
-    class OneAfterTheOther(ScriptedPolicy):
-        async def generate(self, requests: Any, *, stays_awake: bool) -> Any:
-            answers = await super().generate(requests, stays_awake=stays_awake)
-            if len(self.requests) == 1:
+            if len(self.requests) == 1 and at_once:
                 await second_has_begun.wait()
             elif len(self.requests) == 2:
                 second_has_begun.set()
@@ -403,13 +379,15 @@ async def test_of_two_calls_that_ask_the_same_at_once_a_repeat_is_of_the_later_o
             return answers
 
     second_has_begun = asyncio.Event()
-    served, found = Served(policy=OneAfterTheOther(lambda _: next(said) + END)), session()
+    served, found = Served(policy=BreakingOff(lambda _: next(said) + END)), session()
     asked = read_chat_request({"messages": [USER]}, terms=TERMS)
 
     async def agent(key: str) -> list[str]:
-        first, second = (
-            asyncio.create_task(served.gateway.answer(key, asked, identity="a")) for _ in range(2)
-        )
+        first = asyncio.create_task(served.gateway.answer(key, asked, identity="a"))
+        if not at_once:
+            await first
+        second = asyncio.create_task(served.gateway.answer(key, asked, identity="a"))
+        await second_has_begun.wait()
         await first
         second.cancel()
         await asyncio.wait([second])
@@ -418,6 +396,7 @@ async def test_of_two_calls_that_ask_the_same_at_once_a_repeat_is_of_the_later_o
 
     async with asyncio.timeout(HUNG_SECONDS):
         assert await served.gateway.play(found, agent) == ["4", "6"]
+    assert found.record.num_calls == 2
 
 
 async def test_a_client_that_leaves_at_the_moment_of_its_answer_gets_it_when_it_asks_again():

@@ -9,8 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
+from chats import template_over
 
 from grpo_runtime.gateway.chat_template import ChatTemplate, TemplateRefusesError
 from grpo_trl.environment import trl_python
@@ -90,23 +89,11 @@ def templates() -> dict[str, str]:
 
 
 def template_of(name: str) -> ChatTemplate:
-    """With a byte-level tokenizer that has the tags of the template as tokens."""
+    """With a tokenizer that has the tags of the template as tokens."""
     text = templates()[name]
     ends = ENDS[max((family for family in ENDS if name.startswith(family)), key=len)]
     tags = set(re.findall(r"<[|｜/]?[A-Za-z_▁]+[|｜]?>|\[/?[A-Z_]+\]", text))
-    bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bpe.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=600,
-        special_tokens=sorted({*tags, *ends, "<bos>"}),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    bpe.train_from_iterator(["It is 3. And 4?\n\nassistant user"] * 9, trainer)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token="<bos>", eos_token=ends[0])
-    tokenizer.chat_template = text
-    return ChatTemplate(tokenizer=tokenizer, end_ids=frozenset(tokenizer.convert_tokens_to_ids(ends)))
+    return template_over(text, begin="<bos>", ends=ends, tags=tags, vocab_size=600)
 
 
 def outcome(name: str, chat: str) -> str:

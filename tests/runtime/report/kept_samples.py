@@ -27,19 +27,7 @@ def sample(reward: float | None, *, group: int = 0, completion: str = "blue") ->
 
 
 def given_up(why: str, *, group: int = 0) -> Sample:
-    return Sample(
-        group=group,
-        prompt=f"<s>colour {group}?",
-        completion="",
-        rewards={"match": None, "length": None},
-        reward=None,
-        advantage=None,
-        num_tokens=0,
-        is_terminated=False,
-        policy_versions="",
-        engine="",
-        given_up=why,
-    )
+    return Sample.of_given_up(why, group=group, prompt=f"<s>colour {group}?", names=("match", "length"))
 
 
 def keep(

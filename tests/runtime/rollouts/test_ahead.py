@@ -290,6 +290,15 @@ class InWaves:
             take(group, sample, found)
 
 
+def failures_of(num_environments: int) -> FailuresInARow:
+    """Of so many environments, which make groups in turn."""
+    return FailuresInARow(
+        groups_per_step=MOST_FAILED_IN_A_ROW,
+        environments=[str(number) for number in range(num_environments)],
+        environment=lambda group: str(group.number % num_environments),
+    )
+
+
 def train_in_waves(failing: Collection[int], *, num_environments: int, policy: str) -> Played:
     """A run, in simulated time, of so many environments, which make its groups in turn; `policy` as above."""
     source, played = InWaves(failing=failing), Played()
@@ -299,11 +308,7 @@ def train_in_waves(failing: Collection[int], *, num_environments: int, policy: s
         drops_stale=policy == "drop",
         is_planned=policy == "planned",
         source=source,
-        failures=FailuresInARow(
-            groups_per_step=MOST_FAILED_IN_A_ROW,
-            environments=[str(number) for number in range(num_environments)],
-            environment=lambda group: str(group.number % num_environments),
-        ),
+        failures=failures_of(num_environments),
     )
 
     async def train() -> None:
@@ -346,15 +351,7 @@ def test_where_all_of_them_fail_the_run_ends_with_the_failure(num_environments: 
 
 
 async def test_what_the_engines_fail_counts_for_every_environment() -> None:
-    environments = ["a", "b"]
-    ahead, source = make(
-        groups_per_step=MOST_FAILED_IN_A_ROW,
-        failures=FailuresInARow(
-            groups_per_step=MOST_FAILED_IN_A_ROW,
-            environments=environments,
-            environment=lambda group: environments[group.number % 2],
-        ),
-    )
+    ahead, source = make(groups_per_step=MOST_FAILED_IN_A_ROW, failures=failures_of(2))
     ahead.serve(0)
     choosing = asyncio.ensure_future(ahead.choose(0))
     await settle()

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from engine_numbers import load_of
 from policy_builder import changed_policy, logprobs, probe_of, weights_of
 from polling import until
 
@@ -23,7 +24,6 @@ from grpo_runtime.engines.fleet.engine_client import (
     Address,
     EngineClient,
     EngineConflictError,
-    Load,
     open_session,
 )
 from grpo_runtime.engines.fleet.settings import Pause
@@ -314,11 +314,11 @@ async def test_an_engine_that_is_asked_to_stop_hands_over_all_that_it_samples_an
             client = EngineClient(session, address, tokens=tokens, attempt=attempt)
             while True:
                 finished.clear()
-                before = (await load_of(client)).num_tokens
+                before = (await load_of(client, timeout_seconds=60)).num_tokens
                 step = asyncio.ensure_future(fleet.generate(work, on_finished=on_finished))
                 await until_all_have_tokens(client, step, num_samples // 2, enough=before + 4 * num_samples)
                 await client.pause(mode="keep", clears_cache=False, timeout_seconds=60)
-                if (await load_of(client)).num_tokens - before < 100 * num_samples // 2:
+                if (await load_of(client, timeout_seconds=60)).num_tokens - before < 100 * num_samples // 2:
                     break
                 # while this test waited for a busy machine they were finished, or nearly
                 await client.resume(timeout_seconds=60)
@@ -369,12 +369,6 @@ async def until_all_have_tokens(
 ) -> None:
     """Until an engine samples so many at a time and has come to enough tokens, or the step has ended."""
     while not step.done():
-        load = await load_of(client)
+        load = await load_of(client, timeout_seconds=60)
         if load.num_running == num_samples and load.num_tokens >= enough:
             return
-
-
-async def load_of(client: EngineClient) -> Load:
-    load = await client.load(timeout_seconds=60)
-    assert load is not None
-    return load
